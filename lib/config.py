@@ -1,0 +1,133 @@
+"""What a run is: pattern, model, training recipe and data, all frozen, all in its fingerprint.
+
+The defaults are the Fibonacci paper's (Section 3): 16 layers, width 512, 13,000 steps of 32 windows of 1024 tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from lib.errors import require
+
+Items = tuple[tuple[str, Any], ...]
+
+
+def freeze(parameters: dict[str, Any]) -> Items:
+    """A dictionary as sorted, hashable items; lists become tuples."""
+    def deep(value: Any) -> Any:
+        return tuple(deep(v) for v in value) if isinstance(value, (list, tuple)) else value
+    return tuple(sorted((name, deep(value)) for name, value in parameters.items()))
+
+
+@dataclass(frozen=True)
+class PatternSpec:
+    """A pattern by name with the parameters that differ from its defaults. Depth and heads come from the model."""
+    name: str
+    parameters: Items = ()
+
+    @classmethod
+    def of(cls, name: str, **parameters: Any) -> PatternSpec:
+        return cls(name, freeze(parameters))
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    vocab: int = 32_768
+    d_model: int = 512
+    layers: int = 16
+    heads: int = 8
+    kv_heads: int = 2
+    head_dim: int = 64
+    hidden: int = 1366             # SwiGLU width, 8/3 of d_model
+    position: str = "rope"         # rope | alibi | nope
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "d_model", "layers", "heads", "kv_heads", "head_dim", "hidden"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "an integer of at least 1")
+        require(self.heads % self.kv_heads == 0, "kv_heads", self.kv_heads, f"a divisor of heads = {self.heads}")
+        require(self.position in ("rope", "alibi", "nope"), "position", self.position, "one of rope, alibi, nope")
+        require(self.position != "rope" or self.head_dim % 2 == 0, "head_dim", self.head_dim, "even, as RoPE turns pairs")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    steps: int = 13_000
+    batch: int = 32                # windows a step
+    length: int = 1024             # tokens a window
+    lr: float = 3e-4               # peak
+    warmup: int = 300              # steps
+    final_lr: float = 0.1          # of the peak, at the end of the cosine
+    weight_decay: float = 0.1      # on matrices only
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip: float = 1.0
+    precision: str = "bf16"        # bf16 (autocast) | fp32
+    theta_lr: float = 1.0          # multiplies the learning rate of a pattern's own parameters
+    eval_every: int = 500          # steps between light evaluations; 0: only at the end
+    seed: int = 42                 # initialisation and order of the data
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "length"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "an integer of at least 1")
+        require(self.lr > 0, "lr", self.lr, "a number above 0")
+        require(0 <= self.warmup <= self.steps, "warmup", self.warmup, f"0 to steps = {self.steps}")
+        require(0 <= self.final_lr <= 1, "final_lr", self.final_lr, "0 to 1")
+        require(self.precision in ("bf16", "fp32"), "precision", self.precision, "bf16 or fp32")
+        require(self.eval_every >= 0, "eval_every", self.eval_every, "0 or more")
+        require(self.seed >= 0, "seed", self.seed, "0 or more")
+
+    @property
+    def tokens(self) -> int:
+        return self.steps * self.batch * self.length
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """`text`: a mixture of corpus domains by tokens. Otherwise the name of a synthetic task with its parameters."""
+    source: str = "text"
+    parameters: Items = ()
+
+    @classmethod
+    def of(cls, source: str, **parameters: Any) -> DataConfig:
+        return cls(source, freeze(parameters))
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    pattern: PatternSpec
+    model: ModelConfig = field(default_factory=ModelConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, d: dict[str, Any]) -> RunConfig:
+        return cls(PatternSpec(d["pattern"]["name"], freeze(dict(d["pattern"]["parameters"]))), ModelConfig(**d["model"]),
+                   TrainConfig(**d["train"]), DataConfig(d["data"]["source"], freeze(dict(d["data"]["parameters"]))))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation of a finished run, by name with parameters (`lib.evals`)."""
+    name: str
+    parameters: Items = ()
+
+    @classmethod
+    def of(cls, name: str, **parameters: Any) -> Evaluation:
+        return cls(name, freeze(parameters))
+
+
+def fingerprint(*parts: Any) -> str:
+    """16 hexadecimal digits of the SHA-256 of the parts' canonical JSON."""
+    def plain(part: Any) -> Any:
+        return dataclasses.asdict(part) if dataclasses.is_dataclass(part) else part
+    text = json.dumps([plain(p) for p in parts], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

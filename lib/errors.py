@@ -1,0 +1,26 @@
+"""The one kind of error that a person can mend: it names the thing, the value it had, and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SuiteError(ValueError):
+    """Wrong input. Command lines print its message alone, without a traceback, and exit with 2."""
+
+
+def require(ok: bool, parameter: str, value: object, allowed: str) -> None:
+    """Raise a `SuiteError` that names `parameter`, its `value` and what is `allowed`, unless `ok`."""
+    if not ok:
+        raise SuiteError(f"{parameter} = {value!r} is not valid: {allowed}")
+
+
+def one_of(value: str, names: Iterable[str], kind: str) -> str:
+    """Return `value` if it is one of `names`; otherwise raise a `SuiteError` that names the nearest."""
+    names = sorted(names)
+    if value in names:
+        return value
+    near = difflib.get_close_matches(str(value), names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise SuiteError(f"unknown {kind} {value!r}{hint} (known: {', '.join(names)})")

@@ -1,0 +1,46 @@
+"""Every path of the suite. A notebook, a worker and `make` find the same files from whatever folder they start in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = ROOT / "notebooks"
+PROFILES = ROOT / "profiles"
+PUBLISHED = ROOT / "lib" / "published"
+
+
+def outputs() -> Path:
+    """Folder of all that is generated; `SUITE_OUTPUTS` moves it (tests do)."""
+    return Path(os.environ.get("SUITE_OUTPUTS", ROOT / "outputs"))
+
+
+def profile_outputs(profile: str) -> Path:
+    return outputs() / profile
+
+
+def database(profile: str) -> Path:
+    return profile_outputs(profile) / "runs.sqlite"
+
+
+def run_folder(profile: str, fingerprint: str) -> Path:
+    """Checkpoint, lock and log of one run."""
+    return profile_outputs(profile) / "runs" / fingerprint
+
+
+def results(profile: str) -> Path:
+    return profile_outputs(profile) / "results"
+
+
+def executed(profile: str) -> Path:
+    return profile_outputs(profile) / "executed"
+
+
+def report(profile: str) -> Path:
+    return profile_outputs(profile) / "report"
+
+
+def corpora() -> Path:
+    """Token files; shared by the profiles, one folder a corpus fingerprint."""
+    return outputs() / "data"

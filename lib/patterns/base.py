@@ -1,0 +1,191 @@
+"""What a pattern answers, and the forms its answer takes.
+
+`i` is a query, `j` a key, `d = i - j`. A window W means `0 <= d <= W`: W + 1 keys, the query itself included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from lib.errors import require
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """Keys `i - d` for each `d` in `distances`, and the first `leading` keys; those outside `0 <= j < T` do not exist.
+
+    `distances` ascends without repeats. A negative distance is a key in the future (bidirectional patterns only);
+    leading keys in the future of a query are seen by it only when the pattern is bidirectional.
+    """
+    distances: tuple[int, ...]
+    leading: int = 0
+    causal: bool = True
+
+
+@dataclass(frozen=True)
+class HeadOffsets:
+    """Offsets of each head; `len(heads)` is the number of query heads."""
+    heads: tuple[Offsets, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTable:
+    """Keys of every query: int32 `[T, C]`, or `[H, T, C]` when heads differ. Rows ascend; -1 fills them at the end."""
+    keys: np.ndarray
+
+
+@dataclass(frozen=True)
+class LearnedOffsets:
+    """Window `0 <= d <= window` and rungs at the real distances `alpha * f`; `alpha` belongs to the caller."""
+    window: int
+    base: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SoftWindow:
+    """Window `0 <= d <= window` with weights `clamp((span + ramp - d) / ramp, 0, 1)`; `span` `[H]` belongs to the caller."""
+    window: int
+    ramp: int
+
+
+Keys = Offsets | HeadOffsets | EdgeTable | LearnedOffsets | SoftWindow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """One rule for which keys a query attends, in a stack of `layers` layers of `heads` heads.
+
+    A subclass is a frozen dataclass in a file of its own under `lib/patterns`; it is found there by its `name`.
+    It defines `keys` (the most special form that fits) and `attends` (the same rule as an inequality, from which the
+    oracle mask is made), and lists `examples` that the tests, the gallery and the comparison use.
+    """
+    name: ClassVar[str]                     # what --pattern and profiles call it
+    family: ClassVar[str]                   # scaled-base | power-law | christoffel | literature | comparator
+    source: ClassVar[str]                   # paper or document, with its section or address
+    learned: ClassVar[str | None] = None    # what the model must learn for it: "alpha" (one a layer), "span" (one a head)
+    bidirectional: ClassVar[bool] = False   # whether causal=False is defined
+
+    layers: int = 1
+    heads: int = 1
+    causal: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.layers >= 1, "layers", self.layers, "an integer of at least 1")
+        require(self.heads >= 1, "heads", self.heads, "an integer of at least 1")
+        require(self.causal or self.bidirectional, "causal", self.causal, f"True, as {self.name} is defined for decoders only")
+
+    def keys(self, layer: int, length: int) -> Keys:
+        """Keys of every query in `layer` at `length` tokens."""
+        raise NotImplementedError(f"{type(self).__name__} does not define keys")
+
+    def attends(self, i: np.ndarray, j: np.ndarray, layer: int, length: int, head: int) -> np.ndarray:
+        """The rule itself: whether query `i` attends key `j`; integer arrays that broadcast, a Boolean array back."""
+        raise NotImplementedError(f"{type(self).__name__} does not define attends")
+
+    @classmethod
+    def examples(cls) -> list[Pattern]:
+        """Small instances (4 or 8 layers, 2 or 4 heads) that show every option."""
+        return [cls()]
+
+    def check(self, layer: int, length: int) -> None:
+        require(0 <= layer < self.layers, "layer", layer, f"0 to layers - 1 = {self.layers - 1}")
+        require(length >= 1, "length", length, "an integer of at least 1 (T, in tokens)")
+
+    def mask(self, layer: int, length: int) -> np.ndarray:
+        """The oracle: Boolean `[H, T, T]` from `attends` alone; True where query (row) attends key (column)."""
+        self.check(layer, length)
+        i, j = np.arange(length)[:, None], np.arange(length)[None, :]
+        order = (j <= i) if self.causal else np.ones((length, length), bool)
+        return np.stack([np.broadcast_to(self.attends(i, j, layer, length, h), order.shape) & order
+                         for h in range(self.heads)])
+
+    def pairs(self, length: int, layer: int | None = None) -> float:
+        """Attended (query, key) pairs at `length`, a mean over heads; the sum over layers when `layer` is None."""
+        which = range(self.layers) if layer is None else [layer]
+        return float(sum(count_pairs(self.plan(at, length), length) for at in which))
+
+    def plan(self, layer: int, length: int) -> Keys:
+        """`keys`, checked, and kept for the next call with the same pattern, layer and length."""
+        self.check(layer, length)
+        return _plan(self, layer, length)
+
+    def mask_mod(self, layer: int, length: int) -> Callable[..., torch.Tensor]:
+        """FlexAttention's `mask_mod(b, h, q_idx, kv_idx)`: a table look-up, by distance where the form allows it."""
+        import torch
+        plan = self.plan(layer, length)
+        if isinstance(plan, EdgeTable):
+            by_pair = torch.from_numpy(expand(plan, length, self.heads))        # (H, T, T)
+            return lambda b, h, q_idx, kv_idx: by_pair.to(q_idx.device)[h, q_idx, kv_idx]
+        per_head = [offsets_of(plan, h) for h in range(self.heads)]
+        by_distance = torch.zeros(self.heads, 2 * length - 1, dtype=torch.bool)  # (H, 2T-1): d + T - 1
+        for h, offsets in enumerate(per_head):
+            inside = [d + length - 1 for d in offsets.distances if abs(d) < length]
+            by_distance[h, torch.tensor(inside, dtype=torch.long)] = True
+        leading = torch.tensor([offsets.leading for offsets in per_head])
+
+        def mod(b: Any, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
+            allowed = by_distance.to(q_idx.device)[h, q_idx - kv_idx + length - 1]
+            allowed = allowed | (kv_idx < leading.to(q_idx.device)[h])
+            return allowed & (kv_idx <= q_idx) if self.causal else allowed
+        return mod
+
+
+@lru_cache(maxsize=4096)
+def _plan(pattern: Pattern, layer: int, length: int) -> Keys:
+    return pattern.keys(layer, length)
+
+
+def offsets_of(keys: Keys, head: int) -> Offsets:
+    """The `Offsets` of one head of any form but an edge table; a learned form at its start (alpha = 1, full span)."""
+    match keys:
+        case Offsets():
+            return keys
+        case HeadOffsets():
+            return keys.heads[head]
+        case LearnedOffsets():
+            return Offsets(tuple(sorted({*range(keys.window + 1), *keys.base})))
+        case SoftWindow():
+            return Offsets(tuple(range(keys.window + 1)))
+    raise TypeError(f"{type(keys).__name__} has no offsets")
+
+
+def expand(keys: Keys, length: int, heads: int = 1) -> np.ndarray:
+    """Boolean mask `[H, T, T]` of any form: how the special forms are compared with the oracle."""
+    i, j = np.arange(length)[:, None], np.arange(length)[None, :]
+    mask = np.zeros((heads, length, length), bool)
+    for h in range(heads):
+        if isinstance(keys, EdgeTable):
+            table = keys.keys if keys.keys.ndim == 2 else keys.keys[h]
+            rows, columns = np.nonzero(table >= 0)
+            mask[h, rows, table[rows, columns]] = True
+        else:
+            offsets = offsets_of(keys, h)
+            mask[h] = np.isin(i - j, offsets.distances) | (j < offsets.leading)
+            if offsets.causal:
+                mask[h] &= j <= i
+    return mask
+
+
+def count_pairs(keys: Keys, length: int) -> float:
+    """Attended pairs of one layer, a mean over its heads, without a `[T, T]` object."""
+    if isinstance(keys, EdgeTable):
+        return float((keys.keys >= 0).sum() / (keys.keys.shape[0] if keys.keys.ndim == 3 else 1))
+    if isinstance(keys, HeadOffsets):
+        return float(np.mean([count_pairs(offsets, length) for offsets in keys.heads]))
+    offsets = offsets_of(keys, 0)
+    by_distance = sum(max(0, length - abs(d)) for d in offsets.distances)
+    queries = np.arange(length)
+    near = np.asarray(offsets.distances)
+    extra = 0
+    for j in range(min(offsets.leading, length)):                 # leading keys that no distance reaches already
+        seen = queries >= j if offsets.causal else np.ones(length, bool)
+        extra += int((seen & ~np.isin(queries - j, near)).sum())
+    return float(by_distance + extra)
