@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import pkgutil
 from typing import Any
 
-from lib.errors import one_of
-from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, Pattern, SoftWindow, count_pairs, expand
+from lib.discovery import construct
+from lib.errors import SuiteError, one_of
+from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, Knob, LearnedOffsets, Offsets, Pattern, PerHead, SoftWindow,
+                               count_pairs, expand)
 
-__all__ = ["EdgeTable", "HeadOffsets", "Keys", "LearnedOffsets", "Offsets", "Pattern", "SoftWindow",
+__all__ = ["EdgeTable", "HeadOffsets", "Keys", "Knob", "LearnedOffsets", "Offsets", "Pattern", "PerHead", "SoftWindow",
            "count_pairs", "expand", "build", "names", "pattern_class"]
 
 
@@ -21,7 +22,13 @@ def _subclasses(cls: type) -> list[type]:
 def _all() -> dict[str, type[Pattern]]:
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
-    return {cls.name: cls for cls in _subclasses(Pattern) if "name" in vars(cls)}
+    known: dict[str, type[Pattern]] = {}
+    for cls in _subclasses(Pattern):
+        if "name" in vars(cls):
+            if cls.name in known:
+                raise SuiteError(f"two patterns are called {cls.name!r}: {known[cls.name].__module__} and {cls.__module__}")
+            known[cls.name] = cls
+    return known
 
 
 def names() -> list[str]:
@@ -33,10 +40,15 @@ def pattern_class(name: str) -> type[Pattern]:
     return known[one_of(name, known, "pattern")]
 
 
+def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tuples(inside) for key, inside in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
+
+
 def build(name: str, *, layers: int = 1, heads: int = 1, **parameters: Any) -> Pattern:
-    """The pattern `name` for a stack of `layers` layers of `heads` heads; an unknown parameter is an error."""
-    cls = pattern_class(name)
-    allowed = {f.name for f in dataclasses.fields(cls)} - {"layers", "heads"}
-    for parameter in parameters:
-        one_of(parameter, allowed, f"parameter of pattern {name}")
-    return cls(layers=layers, heads=heads, **parameters)
+    """The pattern `name` for a stack of `layers` layers of `heads` heads; lists become tuples.
+
+    Unknown and mistyped parameters are a `SuiteError` that names them.
+    """
+    return construct(pattern_class(name), f"pattern {name}", {"layers": layers, "heads": heads, **_tuples(parameters)})

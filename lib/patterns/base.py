@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -57,6 +57,30 @@ class SoftWindow:
 
 
 Keys = Offsets | HeadOffsets | EdgeTable | LearnedOffsets | SoftWindow
+PerHead = int | tuple[int | tuple[int, ...], ...]       # one for all; or for each layer one, or one for each of its heads
+
+
+class Knob(NamedTuple):
+    """A parameter that `match_edges` may turn: its values in order of more attended pairs, and how finely it divides."""
+    parameter: str
+    values: Sequence[Any]
+    per: str = "stack"                      # "stack": one value for all; "layer": also one a layer; "head": also one a head
+
+
+def whole(value: object, least: int = 0) -> bool:
+    """Whether `value` is an integer (not a Boolean) of at least `least`."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def per_head(value: PerHead, layers: int, heads: int, parameter: str, least: int = 0) -> tuple[tuple[int, ...], ...]:
+    """`value` for each layer and head, `[layers][heads]`; an error names `parameter` where shape or number is wrong."""
+    by_layer = value if isinstance(value, tuple) else (value,) * layers
+    require(len(by_layer) == layers, parameter, value, f"one integer, or one for each of {layers} layers")
+    full = tuple(v if isinstance(v, tuple) else (v,) * heads for v in by_layer)
+    for row in full:
+        require(len(row) == heads, parameter, value, f"in each layer one integer, or one for each of {heads} heads")
+        require(all(whole(v, least) for v in row), parameter, value, f"integers of at least {least}")
+    return full
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +102,10 @@ class Pattern:
     causal: bool = True
 
     def __post_init__(self) -> None:
-        require(self.layers >= 1, "layers", self.layers, "an integer of at least 1")
-        require(self.heads >= 1, "heads", self.heads, "an integer of at least 1")
-        require(self.causal or self.bidirectional, "causal", self.causal, f"True, as {self.name} is defined for decoders only")
+        require(whole(self.layers, 1), "layers", self.layers, "an integer of at least 1")
+        require(whole(self.heads, 1), "heads", self.heads, "an integer of at least 1")
+        require(isinstance(self.causal, bool) and (self.causal or self.bidirectional), "causal", self.causal,
+                "True or False" if self.bidirectional else f"True, as {self.name} is defined for decoders only")
 
     def keys(self, layer: int, length: int) -> Keys:
         """Keys of every query in `layer` at `length` tokens."""
@@ -95,9 +120,13 @@ class Pattern:
         """Small instances (4 or 8 layers, 2 or 4 heads) that show every option."""
         return [cls()]
 
+    def knobs(self, length: int) -> tuple[Knob, ...]:
+        """What `match_edges` may turn, coarse first; the last fills up, by layer and head where it may. Default: nothing."""
+        return ()
+
     def check(self, layer: int, length: int) -> None:
-        require(0 <= layer < self.layers, "layer", layer, f"0 to layers - 1 = {self.layers - 1}")
-        require(length >= 1, "length", length, "an integer of at least 1 (T, in tokens)")
+        require(whole(layer) and layer < self.layers, "layer", layer, f"0 to layers - 1 = {self.layers - 1}")
+        require(whole(length, 1), "length", length, "an integer of at least 1 (T, in tokens)")
 
     def mask(self, layer: int, length: int) -> np.ndarray:
         """The oracle: Boolean `[H, T, T]` from `attends` alone; True where query (row) attends key (column)."""
@@ -110,7 +139,13 @@ class Pattern:
     def pairs(self, length: int, layer: int | None = None) -> float:
         """Attended (query, key) pairs at `length`, a mean over heads; the sum over layers when `layer` is None."""
         which = range(self.layers) if layer is None else [layer]
-        return float(sum(count_pairs(self.plan(at, length), length) for at in which))
+        for at in which:
+            self.check(at, length)
+        return float(sum(self.layer_pairs(at, length) for at in which))
+
+    def layer_pairs(self, layer: int, length: int) -> float:
+        """`pairs` of one layer. A table pattern that knows its row sizes in closed form says so, and skips the drawing."""
+        return count_pairs(self.plan(layer, length), length)
 
     def plan(self, layer: int, length: int) -> Keys:
         """`keys`, checked, and kept for the next call with the same pattern, layer and length."""
@@ -179,11 +214,12 @@ def count_pairs(keys: Keys, length: int) -> float:
     if isinstance(keys, EdgeTable):
         return float((keys.keys >= 0).sum() / (keys.keys.shape[0] if keys.keys.ndim == 3 else 1))
     if isinstance(keys, HeadOffsets):
-        return float(np.mean([count_pairs(offsets, length) for offsets in keys.heads]))
+        by_form = {offsets: count_pairs(offsets, length) for offsets in set(keys.heads)}
+        return sum(by_form[offsets] for offsets in keys.heads) / len(keys.heads)
     offsets = offsets_of(keys, 0)
-    by_distance = sum(max(0, length - abs(d)) for d in offsets.distances)
-    queries = np.arange(length)
     near = np.asarray(offsets.distances)
+    by_distance = int(np.maximum(0, length - abs(near)).sum())
+    queries = np.arange(length)
     extra = 0
     for j in range(min(offsets.leading, length)):                 # leading keys that no distance reaches already
         seen = queries >= j if offsets.causal else np.ones(length, bool)

@@ -1,0 +1,71 @@
+"""BigBird: window, random and global keys. Source: Zaheer et al. 2020, arXiv 2007.14062, section 2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lib.errors import require
+from lib.patterns.base import Knob, whole
+from lib.patterns.draws import PARTS, row_budgets
+from lib.patterns.kinds import RowPattern
+
+
+@dataclass(frozen=True, kw_only=True)
+class BigBird(RowPattern):
+    """Query `i` attends `j` where `0 <= d <= window` or `j < global_tokens`, and `random` more keys (fewer at the start).
+
+    `|d| <= window` in an encoder, whose global tokens attend all. Token by token; the paper's kernel has blocks of tokens.
+    The random keys differ by query and layer; `extra` of every 1024 queries have one more.
+    """
+    name = "bigbird"
+    family = "literature"
+    source = "arxiv.org/abs/2007.14062 (BigBird), section 2, internal transformer construction"
+    bidirectional = True
+
+    window: int = 3
+    random: int = 3
+    global_tokens: int = 2
+    extra: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for parameter in ("window", "random", "global_tokens", "extra", "seed"):
+            require(whole(getattr(self, parameter)), parameter, getattr(self, parameter), "an integer of at least 0")
+        require(self.extra < PARTS, "extra", self.extra, f"0 to {PARTS - 1} of every {PARTS} queries")
+
+    def links(self, layer, length, head):
+        rng = np.random.default_rng([self.seed, layer])
+        for i in range(length):
+            fixed = np.zeros(i + 1 if self.causal else length, bool)
+            fixed[:self.global_tokens] = True
+            fixed[max(0, i - self.window):i + self.window + 1] = True
+            if i < self.global_tokens:                                               # a global query attends all there is
+                fixed[:] = True
+            free = np.flatnonzero(~fixed)
+            wanted = min(row_budgets(self.random, self.extra, i), len(free))
+            yield i, [*np.flatnonzero(fixed), *free[rng.choice(len(free), wanted, replace=False)]]
+
+    def attends(self, i, j, layer, length, head):
+        drawn = np.zeros((length, length), bool)
+        for query, keys in self.links(layer, length, head):
+            drawn[query, keys] = True
+        return (abs(i - j) <= self.window) | (j < self.global_tokens) | (i < self.global_tokens) | drawn[i, j]
+
+    def layer_pairs(self, layer, length):
+        i = np.arange(length)
+        first = np.maximum(0, i - self.window)                                       # first key of the window
+        last = np.minimum(i + (0 if self.causal else self.window), length - 1)
+        fixed = last - first + 1 + np.minimum(self.global_tokens, first)
+        fixed += np.maximum(0, np.minimum(self.global_tokens, length) - last - 1) * (not self.causal)
+        rows = np.minimum(fixed + row_budgets(self.random, self.extra, i), i + 1 if self.causal else length)
+        return float(np.where((i < self.global_tokens) & (not self.causal), length, rows).sum())
+
+    def knobs(self, length):
+        return Knob("random", range(length)), Knob("extra", range(PARTS))
+
+    @classmethod
+    def examples(cls):
+        return [cls(window=2, random=2, layers=4), cls(window=1, random=2, causal=False, seed=1)]

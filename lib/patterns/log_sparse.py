@@ -1,0 +1,44 @@
+"""LogSparse: a window, then steps that double. Source: Li et al. 2019, arXiv 1907.00235, section 4.2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lib.errors import require
+from lib.patterns.base import PerHead, whole
+from lib.patterns.kinds import Windowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSparse(Windowed):
+    """Query `i` attends `j` where `0 <= d <= window` or `d - window` is a power of two.
+
+    With `restart`, d is taken modulo `restart`: the steps start anew every so many tokens (the paper's restart attention).
+    `window` 0 is the paper's plain rule: the query itself and the distances 1, 2, 4, 8, …
+    """
+    name = "log_sparse"
+    family = "literature"
+    source = "arxiv.org/abs/1907.00235 (LogSparse), section 4.2: log-sparse, local and restart attention"
+    bidirectional = True
+
+    window: PerHead = 4
+    restart: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.restart is None or whole(self.restart, 1), "restart", self.restart, "None or an integer of at least 1")
+
+    def far(self, layer, length, head):
+        width, period = self.widths[layer][head], self.restart or length
+        steps = [width + (1 << n) for n in range(length.bit_length())]
+        once = [d for d in (*range(width + 1), *steps) if d < period]
+        return [start + d for start in range(0, length, period) for d in once]
+
+    def attends(self, i, j, layer, length, head):
+        d = abs(i - j) % self.restart if self.restart else abs(i - j)
+        beyond = d - self.widths[layer][head]
+        return (beyond <= 0) | (beyond & (beyond - 1) == 0)
+
+    @classmethod
+    def examples(cls):
+        return [cls(window=0), cls(window=2, restart=16), cls(window=2, causal=False)]

@@ -1,0 +1,65 @@
+"""LongNet: dilated attention within segments, both growing, shifted by head. Source: Ding et al. 2023."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from lib.errors import require
+from lib.patterns.base import Knob, PerHead, per_head, whole
+from lib.patterns.kinds import RowPattern
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongNet(RowPattern):
+    """Branch n has segments of `w = segment * factor^n` tokens and dilation `r = factor^n`; head h is shifted by `h mod r`.
+
+    Query `i` attends `j` where in some branch `i // w = j // w` and `(i mod w) mod r = (j mod w) mod r = h mod r`; and
+    itself. The union of the branches: a key that two branches share counts once (the paper's weighted sum: twice).
+    """
+    name = "longnet"
+    family = "literature"
+    source = "arxiv.org/abs/2307.02486 (LongNet), sections 2.2 (segments, dilation, mixture) and 2.3 (heads)"
+    bidirectional = True
+
+    segment: PerHead = 8
+    factor: int = 2
+    branches: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(whole(self.factor, 2), "factor", self.factor, "an integer of at least 2")
+        require(whole(self.branches, 1), "branches", self.branches, "an integer of at least 1")
+        _ = self.segments
+
+    @cached_property
+    def segments(self) -> tuple[tuple[int, ...], ...]:
+        return per_head(self.segment, self.layers, self.heads, "segment", least=1)
+
+    def variant(self, layer, head):
+        return self.segments[layer][head], head % self.factor ** (self.branches - 1)
+
+    def _branches(self, layer: int, head: int) -> list[tuple[int, int]]:
+        return [(self.segments[layer][head] * self.factor ** n, self.factor ** n) for n in range(self.branches)]
+
+    def links(self, layer, length, head):
+        i = np.arange(length)
+        yield i, i
+        for w, r in self._branches(layer, head):
+            picked = i[i % w % r == head % r][:, None]
+            yield picked, picked // w * w + np.arange(head % r, w, r)
+
+    def attends(self, i, j, layer, length, head):
+        allowed = i == j
+        for w, r in self._branches(layer, head):
+            allowed = allowed | ((i // w == j // w) & (i % w % r == head % r) & (j % w % r == head % r))
+        return allowed
+
+    def knobs(self, length):
+        return (Knob("segment", range(1, length + 1), "head"),)
+
+    @classmethod
+    def examples(cls):
+        return [cls(segment=4, heads=4), cls(segment=3, factor=3, branches=2, heads=2, causal=False)]

@@ -1,0 +1,42 @@
+"""MSWA: windows that widen over heads and over layers. Source: Xu et al. 2025, arXiv 2501.01039, section 3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lib.patterns.base import Knob, PerHead
+from lib.patterns.kinds import Windowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class MSWA(Windowed):
+    """Query `i` attends `j` where `0 <= d <= W_lh`, `W_lh = window * s_l * s_h` rounded down.
+
+    Layers from shallow to deep fall into four groups with `s_l` = 1/4, 1/2, 1, 2, and so do the heads of a layer (`s_h`):
+    from window/16 to 4 window, 0.88 window in the mean.
+    """
+    name = "mswa"
+    family = "literature"
+    source = "arxiv.org/abs/2501.01039 (MSWA), section 3: head groups and layer groups at w/4, w/2, w, 2w"
+    bidirectional = True
+
+    window: PerHead = 16
+
+    def reach(self, layer: int, head: int) -> int:
+        doublings = 4 * layer // self.layers + 4 * head // self.heads           # group of the layer and of the head: 0 to 6
+        return self.widths[layer][head] * 2 ** doublings // 16
+
+    def distances(self, layer, length, head):
+        return range(min(self.reach(layer, head), length - 1) + 1)
+
+    def attends(self, i, j, layer, length, head):
+        scales = [0.25, 0.5, 1.0, 2.0]
+        scale = scales[layer * 4 // self.layers] * scales[head * 4 // self.heads]
+        return abs(i - j) <= scale * self.widths[layer][head]
+
+    def knobs(self, length):
+        return (Knob("window", range(16 * length), "head"),)
+
+    @classmethod
+    def examples(cls):
+        return [cls(window=12, layers=4, heads=4), cls(window=8, layers=8, heads=2, causal=False)]

@@ -1,0 +1,71 @@
+"""Bases of rungs, and the schedules that scale them, in integers and fractions. Source: Fibonacci document, section 3."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from lib.errors import SuiteError
+
+BASES = ("fibonacci", "matched_pow2", "pow2")
+SCHEDULES = ("coprime", "descending", "fixed", "linear", "permuted")
+
+
+def fibonacci(count: int) -> tuple[int, ...]:
+    """1, 2, 3, 5, 8, … (`count` of them; 15 reach 987)."""
+    a, b, out = 1, 2, []
+    for _ in range(count):
+        out.append(a)
+        a, b = b, a + b
+    return tuple(out)
+
+
+def matched_pow2(count: int) -> tuple[int, ...]:
+    """Geometric base with as many rungs as `fibonacci(count)` and the same reach F: the integers nearest `F^(n/(count-1))`.
+
+    `m` is nearest to `x` where `m = (floor(2x) + 1) // 2`; `floor(2x)` is an integer root, so nothing is rounded in floats.
+    """
+    reach, order = fibonacci(count)[-1], max(1, count - 1)
+    return tuple((_root(2 ** order * reach ** n, order) + 1) // 2 for n in range(count))
+
+
+def _root(value: int, order: int) -> int:
+    """floor(value ** (1 / order)), exactly."""
+    low, high = 0, 1 << (value.bit_length() // order + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if middle ** order <= value else (low, middle)
+    return low
+
+
+def base_rungs(base: str, count: int, length: int) -> tuple[int, ...]:
+    """Rungs of a base at `length` tokens. `pow2`, the paper's control, has as many as fit (1, 2, 4, … <= length - 1)."""
+    if base == "fibonacci":
+        return fibonacci(count)
+    return matched_pow2(count) if base == "matched_pow2" else tuple(1 << n for n in range((length - 1).bit_length()))
+
+
+def coprime_stride(layers: int) -> int:
+    """The largest s with 1 < s <= L // 2 that is coprime to L: 7 for 16, 3 for 8, none for 2, 3, 4 and 6 (an error)."""
+    for s in range(layers // 2, 1, -1):
+        if math.gcd(s, layers) == 1:
+            return s
+    raise SuiteError(f"schedule = 'coprime' is not valid: it needs a stride 1 < s <= L // 2 coprime to the depth, "
+                     f"and layers = {layers} has none")
+
+
+def schedule_alphas(schedule: str, layers: int, seed: int = 0) -> tuple[Fraction, ...]:
+    """alpha of each layer, exactly: 1, or the ramp `1/2 + l/(L-1)` in the order of the schedule; 1 where L = 1."""
+    if schedule == "fixed" or layers == 1:
+        return (Fraction(1),) * layers
+    order = list(range(layers))
+    if schedule == "coprime":
+        stride = coprime_stride(layers)
+        order = [stride * at % layers for at in order]
+    elif schedule == "descending":
+        order.reverse()
+    elif schedule == "permuted":
+        order = np.random.default_rng(seed).permutation(layers).tolist()
+    return tuple(Fraction(1, 2) + Fraction(step, layers - 1) for step in order)

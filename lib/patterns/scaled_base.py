@@ -1,0 +1,70 @@
+"""Scaled base: a window and the rungs `alpha * f` of a base, alpha by layer. Source: Fibonacci document, section 3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from lib.errors import one_of, require
+from lib.patterns.base import whole
+from lib.patterns.kinds import Windowed
+from lib.patterns.rungs import BASES, SCHEDULES, base_rungs, schedule_alphas
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledBase(Windowed):
+    """Query `i` attends `j` where `0 <= d <= window`, or `d > window` is `alpha_l * f` of a rung f, rounded half to even.
+
+    `rungs` counts the rungs of `fibonacci` and `matched_pow2`; `pow2` has as many as fit the length. `trained_length`
+    freezes the far distances as they are at that length (at most `trained_length - 1`), so that a longer text adds none.
+    `seed` is that of the `permuted` schedule.
+    """
+    name = "scaled_base"
+    family = "scaled-base"
+    source = "Fibonacci document (arxiv.org/abs/2606.28560), section 3; descending, permuted, matched_pow2: our controls"
+    bidirectional = True
+
+    base: str = "fibonacci"
+    schedule: str = "fixed"
+    rungs: int = 15
+    trained_length: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of(self.base, BASES, "base")
+        one_of(self.schedule, SCHEDULES, "schedule")
+        require(whole(self.rungs, 1), "rungs", self.rungs, "an integer of at least 1")
+        require(self.trained_length is None or whole(self.trained_length, 1), "trained_length", self.trained_length,
+                "None or an integer of at least 1 (tokens)")
+        require(whole(self.seed), "seed", self.seed, "an integer of at least 0")
+        _ = self.alphas
+
+    @property
+    def alphas(self) -> tuple[Fraction, ...]:
+        return schedule_alphas(self.schedule, self.layers, self.seed)
+
+    def _frozen(self, length: int) -> int:
+        return length if self.trained_length is None else self.trained_length
+
+    def far(self, layer, length, head):
+        frozen, alpha = self._frozen(length), self.alphas[layer]
+        scaled = (round(alpha * f) for f in base_rungs(self.base, self.rungs, frozen))      # Fraction: exact, half to even
+        return [d for d in scaled if self.widths[layer][head] < d <= frozen - 1]
+
+    def attends(self, i, j, layer, length, head):
+        # d is alpha * f = p f / q rounded half to even where |2 p f - 2 q d| < q, or = q and d is even
+        d, frozen = abs(i - j), self._frozen(length)
+        p, q = self.alphas[layer].as_integer_ratio()
+        near, rung = d <= self.widths[layer][head], d < 0
+        for f in base_rungs(self.base, self.rungs, frozen):
+            error = abs(2 * p * f - 2 * q * d)
+            rung = rung | (error < q) | ((error == q) & (d % 2 == 0))
+        return near | (rung & (d <= frozen - 1))
+
+    @classmethod
+    def examples(cls):
+        return [cls(window=2, rungs=8), cls(window=2, rungs=8, schedule="linear", layers=4),
+                cls(window=1, rungs=8, schedule="coprime", layers=8, trained_length=40),
+                cls(window=3, base="pow2", schedule="descending", layers=4),
+                cls(window=2, base="matched_pow2", rungs=8, schedule="permuted", layers=4, causal=False)]

@@ -1,0 +1,70 @@
+"""Sparse Transformer, fixed: the own block, and the last c places of every block. Source: Child et al. 2019, section 4.3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import isqrt
+
+import numpy as np
+
+from lib.errors import one_of, require
+from lib.patterns.base import Knob, PerHead, per_head, whole
+from lib.patterns.kinds import RowPattern
+from lib.patterns.sparse_strided import ARRANGEMENTS, factors, split
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseFixed(RowPattern):
+    """Query `i` attends itself; near factor: `j // block = i // block`; far factor: `j mod block >= block - summary`.
+
+    `arrange`: each head has both factors (`merged`), or one, in turn by `layers` or by `heads`.
+    """
+    name = "sparse_fixed"
+    family = "literature"
+    source = "arxiv.org/abs/1904.10509 (Sparse Transformer), sections 4.3 (fixed) and 5.1 (arrange)"
+    bidirectional = True
+
+    block: int = 16                     # the paper's stride l
+    summary: PerHead = 1                # the paper's c: places that summarise a block
+    arrange: str = "merged"             # merged | layers | heads
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(whole(self.block, 1), "block", self.block, "an integer of at least 1")
+        one_of(self.arrange, ARRANGEMENTS, "arrange")
+        require(max(map(max, self.summaries)) <= self.block, "summary", self.summary, f"1 to block = {self.block}")
+
+    @cached_property
+    def summaries(self) -> tuple[tuple[int, ...], ...]:
+        return per_head(self.summary, self.layers, self.heads, "summary", least=1)
+
+    def variant(self, layer, head):
+        return factors(self.arrange, layer, head), self.summaries[layer][head]
+
+    def links(self, layer, length, head):
+        near, far = factors(self.arrange, layer, head)
+        i, places = np.arange(length)[:, None], np.arange(length)
+        yield i, i
+        if near:
+            yield i, i - i % self.block + np.arange(self.block)
+        if far:
+            yield i, places[places % self.block >= self.block - self.summaries[layer][head]]
+
+    def attends(self, i, j, layer, length, head):
+        near, far = factors(self.arrange, layer, head)
+        same = i // self.block == j // self.block
+        return (i == j) | (near & same) | (far & (j % self.block >= self.block - self.summaries[layer][head]))
+
+    def knobs(self, length):
+        most = max(map(max, self.summaries))
+        # A longer block has fewer summaries but more keys of its own: pairs grow from about the square root of the length
+        cheapest = max(most, isqrt(length))
+        blocks = Knob("block", range(cheapest, max(cheapest, length) + 1))
+        summaries = Knob("summary", range(most, self.block + 1), "head")
+        return Knob("arrange", split(self)), blocks, summaries
+
+    @classmethod
+    def examples(cls):
+        return [cls(block=6, summary=2), cls(block=5, arrange="layers", layers=4),
+                cls(block=5, summary=((1, 2), 1, 3, 1), arrange="heads", heads=2, layers=4), cls(block=6, causal=False)]

@@ -1,0 +1,78 @@
+"""Sparse Transformer, strided: the last l keys, and every l-th. Source: Child et al. 2019, section 4.3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import isqrt
+
+from lib.errors import one_of, require
+from lib.patterns.base import Knob, Pattern, PerHead, per_head, whole
+from lib.patterns.kinds import Windowed
+
+ARRANGEMENTS = ("merged", "layers", "heads")
+
+
+def factors(arrange: str, layer: int, head: int) -> tuple[bool, bool]:
+    """Which of the two factors (near, far) a head has: both when merged, else in turn by layer or by head (section 5.1)."""
+    if arrange == "merged":
+        return True, True
+    turn = (layer if arrange == "layers" else head) % 2
+    return turn == 0, turn == 1
+
+
+def split(pattern: Pattern) -> tuple[str, ...]:
+    """Arrangements that `match_edges` may take: where merged heads have too many pairs, the factors are dealt out."""
+    if pattern.arrange != "merged" or pattern.heads == pattern.layers == 1:
+        return (pattern.arrange,)
+    return ("heads" if pattern.heads > 1 else "layers", "merged")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseStrided(Windowed):
+    """Query `i` attends itself; near factor: `0 <= d <= window`; far factor: `d mod stride = 0`.
+
+    `window` None is the stride, as in the paper. `arrange`: each head has both factors (`merged`), or one, in turn by
+    `layers` or by `heads`.
+    """
+    name = "sparse_strided"
+    family = "literature"
+    source = "arxiv.org/abs/1904.10509 (Sparse Transformer), sections 4.3 (strided) and 5.1 (arrange)"
+    bidirectional = True
+
+    stride: int = 16
+    window: PerHead | None = None
+    arrange: str = "merged"             # merged | layers | heads
+
+    def __post_init__(self) -> None:
+        require(whole(self.stride, 1), "stride", self.stride, "an integer of at least 1")
+        one_of(self.arrange, ARRANGEMENTS, "arrange")
+        super().__post_init__()
+
+    @cached_property
+    def widths(self):
+        return per_head(self.stride if self.window is None else self.window, self.layers, self.heads, "window")
+
+    def distances(self, layer, length, head):
+        near, far = factors(self.arrange, layer, head)
+        window = range(min(self.widths[layer][head], length - 1) + 1) if near else ()
+        return {*window, *(range(0, length, self.stride) if far else ())}
+
+    def attends(self, i, j, layer, length, head):
+        d = abs(i - j)
+        near, far = factors(self.arrange, layer, head)
+        return (near & (d <= self.widths[layer][head])) | (far & (d % self.stride == 0)) | (d == 0)
+
+    def knobs(self, length):
+        windows = Knob("window", range(self.widest, length), "head")
+        arrangements = Knob("arrange", split(self))
+        if self.window is not None:
+            return arrangements, Knob("stride", range(length, 0, -1)), windows
+        # A longer stride has fewer far keys but a wider window: pairs grow from about the square root of half the length
+        cheapest = max(1, isqrt(length // 2))
+        return arrangements, Knob("stride", range(cheapest, length + 1)), windows
+
+    @classmethod
+    def examples(cls):
+        return [cls(stride=6), cls(stride=5, arrange="layers", layers=4),
+                cls(stride=5, arrange="heads", heads=2, causal=False)]

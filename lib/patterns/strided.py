@@ -1,0 +1,39 @@
+"""Fixed stride: every s-th key, `d mod s = 0`, and a window. Source: Christoffel document ("fixed strided attention")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lib.errors import require
+from lib.patterns.base import Knob, PerHead, whole
+from lib.patterns.kinds import Windowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strided(Windowed):
+    """Query `i` attends `j` where `0 <= d <= window`, or `d >= 0` and `d mod stride = 0`; bidirectional: `d = |i - j|`."""
+    name = "strided"
+    family = "comparator"
+    source = "Christoffel document, comparator; arxiv.org/abs/1904.10509 (Sparse Transformer), section 4.3, second factor"
+    bidirectional = True
+
+    stride: int = 8
+    window: PerHead = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(whole(self.stride, 1), "stride", self.stride, "an integer of at least 1 (1 is dense)")
+
+    def far(self, layer, length, head):
+        return range(0, length, self.stride)
+
+    def attends(self, i, j, layer, length, head):
+        d = abs(i - j)
+        return (d <= self.widths[layer][head]) | (d % self.stride == 0)
+
+    def knobs(self, length):
+        return Knob("stride", range(length, 0, -1)), Knob("window", range(self.widest, length), "head")
+
+    @classmethod
+    def examples(cls):
+        return [cls(stride=4), cls(stride=6, window=2), cls(stride=4, window=1, causal=False)]

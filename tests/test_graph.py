@@ -1,0 +1,161 @@
+"""Information flow: closed forms of small graphs, brute force, and the numbers of audit.md (rows 12, 20, 22, 24, 25)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib import graph
+from lib.errors import SuiteError
+from lib.patterns import build
+from lib.patterns.christoffel import carry_word
+
+PAPER = build("scaled_base", schedule="linear", window=8, layers=16)
+
+
+def reach_by_matrix(pattern, length, depth):
+    """Boolean [T, T] after `depth` layers, by matrix products of the oracle masks."""
+    reach = np.eye(length, dtype=bool)
+    for n in range(depth):
+        reach = (pattern.mask(n % pattern.layers, length).any(0).astype(int) @ reach.astype(int)) > 0
+    return reach
+
+
+PATTERNS = [PAPER, build("local", window=2, layers=3), build("power_law", budget=12, layers=3),
+            build("sparse_fixed", block=5, layers=2), build("streaming_sinks", window=2, sinks=2),
+            build("longnet", segment=4, heads=3), build("christoffel", m=3, k=8, causal=False),
+            build("fibottention", heads=3, layers=2), build("longformer", causal=False, layers=2, growth=2)]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: p.name)
+def test_when_edges_are_listed_then_they_are_those_of_the_oracle(pattern):
+    for layer in range(min(pattern.layers, 3)):
+        i, j = graph.edges(pattern, layer, 41)
+        mask = np.zeros((41, 41), bool)
+        mask[i, j] = True
+        assert np.array_equal(mask, pattern.mask(layer, 41).any(0)) and len(i) == mask.sum()
+        i, j = mask.nonzero()
+        assert graph.layer_distances(pattern, layer, 41) == tuple(sorted(set(i - j)))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: p.name)
+def test_when_layers_are_stacked_then_reach_equals_matrix_products(pattern):
+    T, depth = 41, 5
+    shares = graph.reach_by_depth(pattern, T, depth)
+    total = T * (T + 1) / 2 if pattern.causal else T * T
+    assert shares == pytest.approx([reach_by_matrix(pattern, T, n + 1).sum() / total for n in range(depth)])
+    needed = graph.layers_to_connect(pattern, T)
+    if needed is not None:
+        assert reach_by_matrix(pattern, T, needed).sum() == total > reach_by_matrix(pattern, T, needed - 1).sum()
+
+
+def test_when_the_16_layer_stack_is_united_then_it_has_133_distances():
+    assert len(graph.stack_distances(PAPER, 1024)) == 133                                 # audit, row 12
+    assert len(graph.layer_distances(build("scaled_base", window=8), 0, 1024)) == 19      # the window's 9 and 10 beyond it
+    assert graph.stack_sums(PAPER, 1024)[1].sum() == len(graph.layer_distances(PAPER, 0, 1024))
+
+
+def four_layers(pattern):
+    steps = [graph.layer_distances(pattern, layer % pattern.layers, 2048) for layer in range(4)]
+    return graph.reachable_distances(steps, 2048)[4].mean()
+
+
+@pytest.mark.filterwarnings("ignore:christoffel")
+@pytest.mark.parametrize("m, window, share", [(64, 0, 0.31), (63, 0, 0.41), (61, 0, 0.45), (55, 8, 0.85)])
+def test_when_four_christoffel_layers_are_stacked_then_the_audit_shares_are_reached(m, window, share):
+    assert round(four_layers(build("christoffel", m=m, k=512, window=window)), 2) == share            # audit, row 24
+
+
+def test_when_64_of_512_offsets_are_random_then_about_97_percent_are_reached():
+    shares = [four_layers(build("random_offsets", count=64, reach=511, window=0, layers=4, seed=s)) for s in range(6)]
+    assert abs(np.mean(shares) - 0.97) < 0.015 and min(shares) > 0.9
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sets(st.integers(0, 30), min_size=1, max_size=4), min_size=1, max_size=4), st.integers(1, 70))
+def test_when_distances_are_summed_then_reach_equals_brute_force(steps, limit):
+    reached = graph.reachable_distances(steps, limit)
+    assert reached.shape == (len(steps) + 1, limit) and reached[0].nonzero()[0].tolist() == [0]
+    for n in range(1, len(steps) + 1):
+        sums = {sum(choice) for choice in itertools.product(*steps[:n])}
+        assert set(reached[n].nonzero()[0].tolist()) == {s for s in sums if s < limit}
+
+
+def test_when_the_pattern_is_a_plain_stride_then_classes_never_meet():
+    stride = build("strided", stride=8)
+    assert graph.separate_classes(graph.layer_distances(stride, 0, 512)) == 8
+    assert graph.layers_to_connect(stride, 100) is None and graph.diameter(stride, 0, 100) is None
+    assert graph.spectral_gap(stride, 0, 100) == 0.0
+    assert graph.separate_classes(graph.layer_distances(build("strided", stride=8, window=1), 0, 512)) == 1
+
+
+@pytest.mark.filterwarnings("ignore:christoffel")
+def test_when_m_and_k_share_a_factor_then_all_offsets_are_in_one_residue_class():
+    plain = [d for d in graph.layer_distances(build("christoffel", m=64, k=512), 0, 512) if d]        # audit, row 22
+    assert graph.residues(plain, 8).tolist() == [0] * 7 + [64]
+    coprime = [d for d in graph.layer_distances(build("christoffel", m=63, k=512), 0, 512) if d]
+    assert (graph.residues(coprime, 8) > 0).all()
+
+
+def test_when_offsets_are_counted_then_the_histogram_is_that_of_the_masks():
+    pattern = build("power_law", budget=12, layers=3)
+    i, j = np.indices((60, 60))
+    expected = sum(np.bincount((i - j)[pattern.mask(layer, 60)[0]], minlength=60) for layer in range(3))
+    assert np.array_equal(graph.offset_histogram(pattern, 60), expected)
+    assert graph.offset_histogram(build("local", window=2), 10).tolist() == [10, 9, 8] + [0] * 7
+
+
+@pytest.mark.parametrize("window, length, hops", [(1, 10, 9), (3, 10, 3), (4, 41, 10), (9, 10, 1), (5, 1, 0)])
+def test_when_the_window_is_local_then_diameter_and_depth_are_the_ceiling(window, length, hops):
+    assert graph.diameter(build("local", window=window), 0, length) == hops
+    assert graph.layers_to_connect(build("local", window=window), length) == hops
+
+
+def test_when_the_graph_is_known_then_so_is_its_spectral_gap():
+    n = 40
+    assert graph.spectral_gap(build("dense"), 0, n) == pytest.approx(n / (n - 1))
+    ring = build("power_law", window=1, budget=3, causal=False)                           # a cycle
+    assert graph.spectral_gap(ring, 0, n) == pytest.approx(1 - math.cos(2 * math.pi / n))
+    path = build("local", window=1)
+    assert graph.spectral_gap(path, 0, n) == pytest.approx(1 - math.cos(math.pi / (n - 1)))
+    assert graph.spectral_gap(build("local", window=0), 0, n) == 0.0
+    with pytest.raises(SuiteError, match="length = 1"):
+        graph.spectral_gap(path, 0, 1)
+
+
+def test_when_the_text_is_long_then_the_sparse_solver_finds_the_same_gap(monkeypatch):
+    pattern = build("power_law", budget=16)
+    dense = graph.spectral_gap(pattern, 0, 300)
+    monkeypatch.setattr(graph, "DENSE_SPECTRUM", 100)
+    assert graph.spectral_gap(pattern, 0, 300) == pytest.approx(dense, abs=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 90), st.integers(1, 90))
+def test_when_a_word_is_christoffel_then_prefixes_and_stretches_are_balanced(m, k):
+    m = min(m, k)
+    word = carry_word(m, k)
+    assert sum(word) == m and graph.prefix_discrepancy(word, Fraction(m, k)) < 1 and graph.imbalance(word) <= 1
+
+
+def test_when_a_word_is_not_balanced_then_it_shows():
+    assert graph.imbalance([1, 1, 0, 0]) == 2 and graph.prefix_discrepancy([1, 1, 0, 0], Fraction(1, 2)) == 1
+    assert graph.imbalance([1, 0, 1, 0]) == 1 and graph.imbalance([1, 1, 1]) == 0
+    assert graph.prefix_discrepancy(carry_word(3, 8), Fraction(3, 8)) == Fraction(7, 8)
+
+
+def test_when_input_is_wrong_then_the_error_names_it():
+    with pytest.raises(SuiteError, match="limit = 0"):
+        graph.reachable_distances([[0]], 0)
+    with pytest.raises(SuiteError, match="steps = -1"):
+        graph.reachable_distances([[-1]], 5)
+    with pytest.raises(SuiteError, match="depth = 0"):
+        graph.reach_by_depth(PAPER, 10, 0)
+    with pytest.raises(SuiteError, match="modulus = 0"):
+        graph.residues([1], 0)
