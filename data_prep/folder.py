@@ -1,0 +1,220 @@
+"""A person's own text: a folder whose subfolders are domains, of .txt, .tokens, .jsonl and .parquet files.
+
+Which column of a .jsonl or .parquet file is the text: `text` if there is one; otherwise all columns of prose, joined by line
+breaks in the file's order. Prose: strings of at least three words on average over the file's first rows, in a column whose
+name is not an identifier's (id, uid, key, hash, url, path, or ending in one of these). A row is a document; plain text is
+cut into documents at blank lines.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from data_prep.sources import Document
+from lib.errors import SuiteError
+
+PLAIN = (".txt", ".tokens")
+SUFFIXES = (*PLAIN, ".jsonl", ".parquet")
+DOCUMENT = 3000        # characters that a document cut from plain text aims at
+LONGEST_PARAGRAPH = 4000
+SAMPLE = 100           # rows that decide which columns are text
+READ = 1 << 20         # bytes
+_IDENTIFIER = re.compile(r"(?:^|_|(?<=[a-z]))(?:id|uid|uuid|key|hash|sha\d*|url|path)$", re.IGNORECASE)
+
+
+def domains(folder: str | Path) -> tuple[dict[str, list[Path]], list[str]]:
+    """The files of each domain by name, and notes about what is not read.
+
+    A subfolder is a domain, whatever its depth; files beside the subfolders form one named after `folder`. Names that
+    start with a dot are passed over. A file that is empty or no text is an error before any other is read.
+    """
+    root = Path(folder).expanduser().resolve()
+    if not root.is_dir():
+        raise SuiteError(f"CORPUS = {str(folder)!r} is not a folder; give one whose subfolders (domains) have .txt, .jsonl "
+                         "or .parquet files")
+    found: dict[str, list[Path]] = {}
+    notes = []
+    for path in sorted(p for p in root.rglob("*") if p.is_file()):
+        inside = path.relative_to(root)
+        if any(part.startswith(".") for part in inside.parts):
+            continue
+        if path.suffix.lower() not in SUFFIXES:
+            notes.append(f"{inside.as_posix()} is not read (only {', '.join(SUFFIXES)} are)")
+            continue
+        found.setdefault(inside.parts[0] if len(inside.parts) > 1 else root.name, []).append(path)
+    if not found:
+        raise SuiteError(f"CORPUS = {str(folder)!r} has no {', '.join(SUFFIXES)} file, in itself or its subfolders")
+    for path in (p for paths in found.values() for p in paths):
+        _refuse_what_is_no_text(path)
+    return found, notes
+
+
+def documents(root: Path, paths: Iterable[Path], notes: list[str]) -> Iterator[Document]:
+    """The documents of the files in order; `notes` gains a line for each file that says which of its columns are text.
+
+    Raises a SuiteError that names the file, and the byte, line or row, where it cannot be read.
+    """
+    for path in paths:
+        name = path.relative_to(root).as_posix()
+        if path.suffix.lower() in PLAIN:
+            texts = cut(_decoded(path))
+        else:
+            texts = _rows(path, _json_rows(path) if path.suffix.lower() == ".jsonl" else _parquet_rows(path), name, notes)
+        empty = True
+        for number, text in enumerate(texts):
+            if text.strip():
+                empty = False
+                yield Document(f"{name}#{number}", text)
+        if empty:
+            raise SuiteError(f"{path} has no text in it; remove it or fill it")
+
+
+def _refuse_what_is_no_text(path: Path) -> None:
+    if path.stat().st_size == 0:
+        raise SuiteError(f"{path} is empty; remove it or fill it")
+    with path.open("rb") as file:
+        start = file.read(1 << 13)
+        file.seek(-min(4, path.stat().st_size), io.SEEK_END)
+        end = file.read()
+    if path.suffix.lower() == ".parquet":
+        if not (start.startswith(b"PAR1") and end == b"PAR1"):
+            raise SuiteError(f"{path} is no whole parquet file (PAR1 must be at its start and its end); it may be cut off")
+    elif b"\0" in start:
+        raise SuiteError(f"{path} is binary (a zero byte at offset {start.index(0)}), not text in UTF-8")
+
+
+def _decoded(path: Path) -> Iterator[str]:
+    """The file's text in blocks, without a byte order mark; the error names the offset of a byte that is not UTF-8."""
+    decoder, newlines, position = codecs.getincrementaldecoder("utf-8")(), io.IncrementalNewlineDecoder(None, True), 0
+    with path.open("rb") as file:
+        while True:
+            block = file.read(READ)
+            held = len(decoder.getstate()[0])       # bytes of a character that the last block began
+            try:
+                text = decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                raise SuiteError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at offset "
+                                 f"{position - held + error.start}; save it as UTF-8") from error
+            if "\0" in text:
+                raise SuiteError(f"{path} is binary (a zero byte after offset {position - held}), not text in UTF-8")
+            yield newlines.decode(text.removeprefix("\ufeff") if position == 0 else text, final=not block)
+            if not block:
+                return
+            position += len(block)
+
+
+def cut(blocks: Iterable[str]) -> Iterator[str]:
+    """Documents of about `DOCUMENT` characters: whole paragraphs (blank-line separated), the longest ones cut.
+
+    Joined by blank lines they are the text again, but for white space at the cuts.
+    """
+    document, size = [], 0
+    for paragraph in _paragraphs(blocks):
+        if document and size + len(paragraph) > DOCUMENT:
+            yield "\n\n".join(document)
+            document, size = [], 0
+        document.append(paragraph)
+        size += len(paragraph)
+    if document:
+        yield "\n\n".join(document)
+
+
+def _paragraphs(blocks: Iterable[str]) -> Iterator[str]:
+    rest = ""
+    for block in blocks:
+        *whole, rest = re.split(r"\n(?:[ \t]*\n)+", rest + block)
+        for paragraph in whole:
+            yield from _pieces(paragraph.rstrip())
+        *long, rest = list(_pieces(rest)) or [""]      # a paragraph that never ends must not be held whole
+        yield from long
+    yield from _pieces(rest.rstrip())
+
+
+def _pieces(paragraph: str) -> Iterator[str]:
+    """`paragraph` in pieces of at most LONGEST_PARAGRAPH characters, cut at a line's end or a space if there is one."""
+    paragraph = paragraph.lstrip("\n")
+    while len(paragraph) > LONGEST_PARAGRAPH:
+        ends = [paragraph.rfind(mark, 1, LONGEST_PARAGRAPH) for mark in "\n "]
+        end = next((end for end in ends if end > 0), LONGEST_PARAGRAPH)
+        yield paragraph[:end]
+        paragraph = paragraph[end:].lstrip("\n")
+    if paragraph:
+        yield paragraph
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    pending, number = "", 0
+    for block in _decoded(path):
+        *lines, pending = (pending + block).split("\n")
+        for line in lines:
+            number += 1
+            if line.strip():
+                yield _json_row(path, number, line)
+    if pending.strip():
+        yield _json_row(path, number + 1, pending)
+
+
+def _json_row(path: Path, number: int, line: str) -> tuple[str, dict[str, Any]]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise SuiteError(f"{path}, line {number} is not JSON: {error.msg} at column {error.colno}; write one object a line"
+                         ) from error
+    if not isinstance(row, dict):
+        raise SuiteError(f"{path}, line {number} is JSON, but no object: {line[:60]!r}; one object a line")
+    return f"line {number}", row
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    import pyarrow
+    from pyarrow import parquet
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"row {number}", row
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise SuiteError(f"{path} cannot be read as parquet after row {number}: {error}; it may be damaged") from error
+
+
+def _rows(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], name: str, notes: list[str]) -> Iterator[str]:
+    """The text of each row, from the columns that the first rows show to be text."""
+    sample = list(itertools.islice(rows, SAMPLE))
+    if not sample:
+        raise SuiteError(f"{path} has no rows; remove it or fill it")
+    columns = text_columns([row for _, row in sample])
+    if not columns:
+        raise SuiteError(f"{path} has no column of text: neither `text` nor strings of three words or more among "
+                         f"{', '.join(sorted({key for _, row in sample for key in row}))}")
+    notes.append(f"{name}: text is {' + '.join(columns)}")
+    for where, row in itertools.chain(sample, rows):
+        yield _text(path, where, row, columns)
+
+
+def text_columns(rows: list[dict[str, Any]]) -> list[str]:
+    """The columns that are text, by the rule at the top of this file."""
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    if "text" in names:
+        return ["text"]
+
+    def prose(name: str) -> bool:
+        values = [row[name] for row in rows if row.get(name) is not None]
+        strings = bool(values) and all(isinstance(v, str) for v in values)
+        return strings and sum(len(v.split()) for v in values) >= 3 * len(values)
+    return [name for name in names if not _IDENTIFIER.search(name) and prose(name)]
+
+
+def _text(path: Path, where: str, row: dict[str, Any], columns: list[str]) -> str:
+    values = [row[c] for c in columns if row.get(c) is not None]
+    if not values or not all(isinstance(v, str) for v in values):
+        raise SuiteError(f"{path}, {where} has no text in {' + '.join(columns)}: {str(row)[:80]}")
+    return "\n".join(values)

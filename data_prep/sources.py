@@ -1,0 +1,174 @@
+"""`docs` and `code`: what the libraries of `requirements.lock` say in their docstrings, and how they are written.
+
+A document is a module. `code` has its docstrings removed, so that no sentence stands in both domains.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import hashlib
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+from data_prep.clean import Duplicates, without_licence_header, without_licence_paragraphs
+from lib.errors import SuiteError
+from lib.paths import ROOT
+
+LONGEST = 16_000           # characters of a document; a few giant modules would otherwise fill the held-out split
+SHORTEST_DOCSTRING = 60    # characters
+SHORTEST_SOURCE = 400
+LONGEST_LINE = 400         # a source file with a longer line is data, or generated
+SHARE = 0.15               # of a module in triple quotes (LONGEST at most); with less it is not worth the time to parse
+TRIPLE_QUOTED = re.compile(r'("""|\'\'\')(.*?)\1', re.DOTALL)
+
+Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Document(NamedTuple):
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Module:
+    distribution: str
+    path: str              # inside site-packages, with forward slashes: the same on every machine
+    file: Path
+
+
+@lru_cache
+def versions() -> dict[str, str]:
+    """Distributions that `requirements.lock` names and this environment has, with their versions.
+
+    The lock names some for other platforms and Pythons only; those are not here.
+    """
+    lock = ROOT / "requirements.lock"
+    if not lock.is_file():
+        raise SuiteError(f"{lock} is missing: it names the libraries of the offline corpus; `make lock` writes it")
+    found = {}
+    for name in sorted(set(re.findall(r"^[A-Za-z0-9][\w.-]*", lock.read_text(), re.MULTILINE))):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@lru_cache(maxsize=1)
+def modules(seed: int) -> list[Module]:
+    """Their Python files, tests left out, in the order of a seeded hash: any first part has all libraries in it."""
+    found = [Module(name, file.as_posix(), Path(str(file.locate())))
+             for name in versions() for file in metadata.files(name) or ()
+             if file.suffix == ".py" and not {"..", "tests", "test", "testing"} & set(file.parts)]
+    return sorted(found, key=lambda m: hashlib.sha256(f"{seed}/{m.distribution}/{m.path}".encode()).digest())
+
+
+def parsed(seed: int, removed: Counter[str], quoted: float = 0) -> Iterator[tuple[Module, str, ast.Module]]:
+    """Each module with its source and syntax tree, if at least the share `quoted` of it stands in triple quotes.
+
+    Those that this Python does not read are counted in `removed`.
+    """
+    for module in modules(seed):
+        try:
+            source = module.file.read_text("utf-8")
+            if quoted and min(LONGEST, sum(len(m[2]) for m in TRIPLE_QUOTED.finditer(source))) < quoted * len(source):
+                continue
+            tree = _tree(source)
+        except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
+            removed["unreadable files"] += 1
+            continue
+        yield module, source, tree
+
+
+def _tree(source: str) -> ast.Module:
+    """Parse without searching the nodes for cycles meanwhile, which takes a third of the time; they have none."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")     # other people's invalid escapes are not this suite's news
+            return ast.parse(source)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def docs(seed: int, removed: Counter[str]) -> Iterator[Document]:
+    """Each module's docstrings in order, every one under the name and the arguments that it documents.
+
+    Copies among docstrings, of this module or an earlier one, are left out.
+    """
+    seen = Duplicates(removed, "docstrings")
+    for module, _, tree in parsed(seed, removed, SHARE):
+        entries = [(heading, text) for heading, docstring in _docstrings(tree, _dotted(module.path))
+                   if len(text := without_licence_paragraphs(docstring)) >= SHORTEST_DOCSTRING]
+        fresh = seen.fresh([text for _, text in entries])
+        text = "\n\n\n".join(f"{heading}\n\n{text}" for (heading, text), new in zip(entries, fresh, strict=True) if new)
+        if text:
+            yield Document(f"{module.distribution}/{module.path}", cut(text))
+
+
+def code(seed: int, removed: Counter[str]) -> Iterator[Document]:
+    """Each module's source without licence header and docstrings; files of data (very long lines) are left out."""
+    for module, source, tree in parsed(seed, removed):
+        text = without_licence_header(without_docstrings(source, tree))
+        text = re.sub(r"\n{4,}", "\n\n\n", "\n".join(line.rstrip() for line in text.split("\n"))).strip()
+        if max(map(len, text.split("\n"))) > LONGEST_LINE:
+            removed["files of data"] += 1
+        elif len(text) >= SHORTEST_SOURCE:
+            yield Document(f"{module.distribution}/{module.path}", cut(text))
+
+
+def cut(text: str) -> str:
+    """At most `LONGEST` characters, ending with a whole line."""
+    return text if len(text) <= LONGEST else text[:text.rindex("\n", 0, LONGEST)].rstrip()
+
+
+def _dotted(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _docstrings(node: Scope, name: str) -> Iterator[tuple[str, str]]:
+    if docstring := ast.get_docstring(node):
+        yield _heading(node, name), docstring
+    for child in _scopes(node):
+        yield from _docstrings(child, child.name if isinstance(node, ast.Module) else f"{name}.{child.name}")
+
+
+def _scopes(node: ast.AST) -> Iterator[Scope]:
+    """The classes and functions defined directly in `node`, also under its conditions; no expression is visited."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Scope):
+            yield child
+        elif isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield from _scopes(child)
+
+
+def _heading(node: Scope, name: str) -> str:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return f"{name}({', '.join(a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs))})"
+    return f"{'module' if isinstance(node, ast.Module) else 'class'} {name}"
+
+
+def without_docstrings(source: str, tree: ast.Module) -> str:
+    """`source` without the docstrings of its module, classes and functions; `...` where nothing else was in the body."""
+    lines = source.split("\n")     # as the parser counts them; it also breaks no line at a form feed
+    nodes: list[Scope] = [tree]
+    for node in nodes:
+        nodes += _scopes(node)
+        if ast.get_docstring(node, clean=False) is not None:
+            first, last = node.body[0].lineno - 1, node.body[0].end_lineno
+            alone = len(node.body) == 1 and not isinstance(node, ast.Module)
+            before = lines[first][:node.body[0].col_offset]
+            after = lines[last - 1].encode()[node.body[0].end_col_offset:]      # the parser's columns are bytes
+            if not before.strip() and not after.split(b"#")[0].strip():
+                lines[first:last] = [before + "..." if alone else None, *[None] * (last - first - 1)]
+    return "\n".join(line for line in lines if line is not None)

@@ -1,0 +1,160 @@
+"""A finished corpus, and batches from it. `data_prep.build.corpus` builds or opens one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from lib.config import DataConfig, fingerprint
+from lib.errors import SuiteError, one_of, require
+
+if TYPE_CHECKING:
+    import torch
+    from tokenizers import Tokenizer
+
+SPLITS = ("train", "heldout")
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """What to build. With the offline corpus the numbers of tokens are met exactly; with a folder they are upper bounds."""
+    folder: str = ""                  # a person's own text (`data_prep.folder`); empty: the offline corpus
+    vocab: int = 2048                 # pieces of the tokeniser
+    train_tokens: int = 3_500_000     # a domain
+    heldout_tokens: int = 150_000     # a domain
+    seed: int = 0                     # which documents, in which order; the generators' text
+
+    def __post_init__(self) -> None:
+        require(257 <= self.vocab < 1 << 32, "vocab", self.vocab, "at least 257: the 256 bytes and the end of a document")
+        for name in ("train_tokens", "heldout_tokens"):
+            require(getattr(self, name) >= 1000, name, getattr(self, name), "an integer of at least 1000")
+        require(self.seed >= 0, "seed", self.seed, "0 or more")
+
+
+class Corpus:
+    """Token files of one folder, read from the disk as they are needed.
+
+    `manifest` holds counts, checksums and versions; `fingerprint` is of its content without the notes, so that it is the
+    same for equal text wherever it lies.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open; a SuiteError if a file is missing or has another size than the manifest says."""
+        self.path = Path(path)
+        try:
+            self.manifest: dict[str, Any] = json.loads((self.path / "manifest.json").read_text("utf-8"))
+        except FileNotFoundError:
+            raise SuiteError(f"{self.path} holds no finished corpus (no manifest.json)") from None
+        self.vocab: int = self.manifest["config"]["vocab"]
+        self.domains: tuple[str, ...] = tuple(self.manifest["domains"])
+        for name, facts in self.manifest["files"].items():
+            file = self.path / name
+            if not file.is_file() or file.stat().st_size != facts["size"]:
+                raise SuiteError(f"{file} is missing or damaged; delete {self.path}, it will be built again")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint({key: value for key, value in self.manifest.items() if key != "notes"})
+
+    def tokens(self, split: str, domain: str) -> np.ndarray:
+        """uint16 or uint32 `[N]`, mapped from the disk: documents one after the other, each ended by token 0."""
+        return np.memmap(self.path / self._name(split, domain, "bin"), np.dtype(self.manifest["token_type"]), "r")
+
+    def documents(self, split: str, domain: str) -> np.ndarray:
+        """int64 `[documents]`: where each document starts in `tokens`."""
+        return np.load(self.path / self._name(split, domain, "starts.npy"))
+
+    def names(self, split: str, domain: str) -> list[str]:
+        """Where each document comes from: module, file and row, or generator and number."""
+        return json.loads((self.path / self._name(split, domain, "names.json")).read_text("utf-8"))
+
+    def tokenizer(self) -> Tokenizer:
+        from data_prep import tokenizer
+        return tokenizer.load(self.path / "tokenizer.json")
+
+    def _name(self, split: str, domain: str, kind: str) -> str:
+        return f"{one_of(split, SPLITS, 'split')}-{one_of(domain, self.domains, 'domain')}.{kind}"
+
+
+class Source(Protocol):
+    """Where training batches come from. Stateless: a batch is a pure function of `(seed, step)`, so that a resumed run sees
+    the batches that an undisturbed one would."""
+    vocab: int
+
+    def batch(self, seed: int, step: int, size: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets, int64 `[size, length]`; a target of -100 is not scored."""
+        ...
+
+
+class TextSource:
+    """Windows of `length` tokens drawn uniformly with replacement; each window's domain is drawn by the mixture's weights,
+    which are therefore shares of tokens. Targets are the inputs one token later."""
+
+    def __init__(self, corpus: Corpus, mixture: Mapping[str, float]) -> None:
+        for domain, weight in mixture.items():
+            one_of(domain, corpus.domains, "domain of the mixture")
+            require(isinstance(weight, (int, float)) and 0 <= weight < float("inf"), f"mixture[{domain!r}]", weight,
+                    "a number of at least 0")
+        require(sum(mixture.values()) > 0, "mixture", dict(mixture), "at least one weight above 0")
+        self.vocab = corpus.vocab
+        self.domains = tuple(domain for domain, weight in mixture.items() if weight)
+        self._shares = np.cumsum([mixture[domain] for domain in self.domains]) / sum(mixture.values())
+        self._shares[-1] = 1        # rounding may leave it just below, and a draw above it
+        self._tokens = [np.asarray(corpus.tokens("train", domain)) for domain in self.domains]
+
+    def batch(self, seed: int, step: int, size: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+        for domain, tokens in zip(self.domains, self._tokens, strict=True):
+            if len(tokens) <= length:
+                raise SuiteError(f"length = {length} is not valid: the {len(tokens)} training tokens of domain {domain!r} "
+                                 "hold no window of that length and the token after it")
+        random = np.random.default_rng([seed, step])
+        chosen = np.searchsorted(self._shares, random.random(size), side="right")
+        at = random.random(size)
+        windows = np.empty((size, length + 1), np.int64)
+        for number, tokens in enumerate(self._tokens):
+            mine = chosen == number
+            starts = (at[mine] * (len(tokens) - length)).astype(np.int64)
+            windows[mine] = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[starts]
+        rows = torch.from_numpy(windows)
+        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+def text_source(corpus: Corpus, mixture: Mapping[str, float] | None = None) -> TextSource:
+    """Training windows of `corpus`; without a mixture every domain has the same weight."""
+    return TextSource(corpus, dict.fromkeys(corpus.domains, 1.0) if mixture is None else mixture)
+
+
+def make_source(data: DataConfig, corpus: Corpus | None) -> Source:
+    """The source that a run's configuration names: `text` (parameter `mixture`: pairs of domain and weight) or a task."""
+    parameters = dict(data.parameters)
+    if data.source != "text":
+        from lib.tasks import task
+        return task(data.source, **parameters)
+    if corpus is None:
+        raise SuiteError("data source 'text' needs a corpus, and none was given")
+    for name in parameters:
+        one_of(name, ("mixture",), "parameter of data source 'text'")
+    return text_source(corpus, dict(parameters["mixture"]) if "mixture" in parameters else None)
+
+
+def heldout_windows(corpus: Corpus, domain: str, length: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets, int64 `[N, length]`: the held-out tokens in order, in windows that do not overlap.
+
+    N is `tokens // length`, or fewer where the domain ends before; one window must fit.
+    """
+    import torch
+    require(length >= 1, "length", length, "an integer of at least 1")
+    there = corpus.tokens("heldout", domain)
+    count = min(tokens, len(there) - 1) // length
+    if count < 1:
+        raise SuiteError(f"length = {length} is not valid: no window of that length fits tokens = {tokens} and the "
+                         f"{len(there)} held-out tokens of domain {domain!r}")
+    part = torch.from_numpy(there[:count * length + 1].astype(np.int64))
+    return part[:-1].view(count, length), part[1:].clone().view(count, length)

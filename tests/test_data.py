@@ -1,0 +1,260 @@
+"""The corpus as a whole: built once, tiny, from installed libraries and generators; then what is said of it is checked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from data_prep import build, supply, tokenizer
+from data_prep.sources import Document
+from data_prep.stories import Story
+from lib import paths
+from lib.data import SPLITS, Corpus, CorpusConfig, heldout_windows
+from lib.errors import SuiteError
+
+TINY = CorpusConfig(vocab=400, train_tokens=20_000, heldout_tokens=3_000)
+PROGRAM = ("from lib.data import CorpusConfig; from data_prep.build import corpus; "
+           "corpus(CorpusConfig(vocab=400, train_tokens=20000, heldout_tokens=3000), lambda line: print(line, flush=True))")
+
+
+def start(outputs: Path, **environment: str) -> subprocess.Popen:
+    """Another process that builds the tiny corpus and prints what it does."""
+    return subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=paths.ROOT, stdout=subprocess.PIPE, text=True,
+                            env={**os.environ, "SUITE_OUTPUTS": str(outputs), **environment})
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUITE_OUTPUTS", str(tmp_path_factory.mktemp("outputs")))
+        return build.corpus(TINY)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A person's folder with one domain of 300 short stories, and outputs of its own."""
+    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path / "outputs"))
+    (tmp_path / "text" / "tales").mkdir(parents=True)
+    text = "\n\n".join(Story(7, number).text for number in range(30))
+    (tmp_path / "text" / "tales" / "all.txt").write_text(text, "utf-8")
+    return tmp_path / "text"
+
+
+def of(folder: Path, **changes: int) -> CorpusConfig:
+    return CorpusConfig(str(folder), vocab=400, train_tokens=20_000, heldout_tokens=3_000, **changes)
+
+
+def pieces(corpus: Corpus, split: str, domain: str) -> list[np.ndarray]:
+    return np.split(np.asarray(corpus.tokens(split, domain)), corpus.documents(split, domain)[1:])
+
+
+def test_when_built_then_every_domain_has_exactly_the_tokens_asked_for(tiny: Corpus) -> None:
+    assert tiny.domains == ("docs", "code", "stories", "math")
+    assert tiny.vocab == TINY.vocab == tiny.manifest["pieces"]
+    for domain in tiny.domains:
+        for split, tokens in (("train", 20_000), ("heldout", 3_000)):
+            assert len(tiny.tokens(split, domain)) == tokens == tiny.manifest["domains"][domain][split]["tokens"]
+            assert tiny.tokens(split, domain).dtype == np.uint16
+            assert tiny.tokens(split, domain).max() < TINY.vocab
+
+
+def test_when_documents_are_cut_out_at_their_starts_then_each_ends_with_the_end_and_has_none_inside(tiny: Corpus) -> None:
+    for domain in tiny.domains:
+        for split in SPLITS:
+            *whole, last = pieces(tiny, split, domain)
+            assert all(document[-1] == 0 and (document[:-1] != 0).all() for document in whole)
+            assert (last[:-1] != 0).all()
+            assert len(whole) + 1 == tiny.manifest["domains"][domain][split]["documents"] == len(tiny.names(split, domain))
+
+
+def test_when_a_story_is_decoded_then_it_is_the_generator_s_to_the_byte(tiny: Corpus) -> None:
+    decode = tiny.tokenizer().decode
+    for name, document in list(zip(tiny.names("train", "stories"), pieces(tiny, "train", "stories"), strict=True))[:-1]:
+        assert decode(document[:-1].tolist()) == Story(TINY.seed, int(name.split()[1])).text
+
+
+def test_when_text_is_strange_then_the_tokeniser_returns_it_and_never_the_end(tiny: Corpus) -> None:
+    tok = tiny.tokenizer()
+    for text in ("<|endoftext|> quoted <|endoftext|>", "naïve 東京 \U0001f600\t\r\n\x01 end ", " ", "a\n\n\n  b"):
+        ids = tok.encode(text, add_special_tokens=False).ids
+        assert 0 not in ids
+        assert tok.decode(ids) == text
+    assert tokenizer.encode(tok, ["x"])[0].tolist() == [*tok.encode("x").ids, 0]
+
+
+def test_when_split_then_no_document_and_no_text_is_in_both_parts(tiny: Corpus) -> None:
+    for domain in tiny.domains:
+        names = {split: tiny.names(split, domain) for split in SPLITS}
+        assert len({*names["train"], *names["heldout"]}) == len(names["train"]) + len(names["heldout"])
+        texts = {split: {document[:400].tobytes() for document in pieces(tiny, split, domain)} for split in SPLITS}
+        assert not texts["train"] & texts["heldout"]
+
+
+def test_when_the_tokeniser_is_trained_then_only_on_training_documents(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, parts = [], []
+    train, split = tokenizer.train, build.split
+    monkeypatch.setattr(tokenizer, "train", lambda texts, vocab: train((given.append(t) or t for t in texts), vocab))
+    monkeypatch.setattr(build, "split", lambda *a: parts.append(split(*a)) or parts[-1])
+    build.corpus(of(own))
+    training, heldout = parts[0]
+    assert given and heldout
+    assert set(given) <= set(training["text"])
+    assert not set(given) & set(heldout["text"])
+
+
+def test_when_built_again_elsewhere_then_identical_to_the_byte(tiny: Corpus, tmp_path: Path) -> None:
+    """Another process, hash seed and number of threads."""
+    again = start(tmp_path, PYTHONHASHSEED="77", RAYON_NUM_THREADS="1")
+    again.communicate(timeout=120)
+    assert again.returncode == 0
+    folder = tmp_path / "data" / tiny.path.name
+    files = sorted(file.name for file in tiny.path.iterdir())
+    assert files == sorted(file.name for file in folder.iterdir())
+    for name in files:
+        assert (folder / name).read_bytes() == (tiny.path / name).read_bytes(), name
+    assert Corpus(folder).fingerprint == tiny.fingerprint
+    assert str(paths.ROOT) not in (folder / "manifest.json").read_text()
+
+
+def test_when_the_seed_differs_then_so_do_documents_and_fingerprint(own: Path) -> None:
+    one, two = (build.corpus(of(own, seed=s)) for s in (0, 1))
+    assert one.fingerprint != two.fingerprint
+    assert one.names("heldout", "tales") != two.names("heldout", "tales")
+
+
+def test_when_there_then_opened_and_not_built(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = of(own)
+    assert build.existing(config) is None
+    said: list[str] = []
+    first = build.corpus(config, said.append)
+    assert said
+    monkeypatch.setattr(build, "_build", lambda *a: pytest.fail("built twice"))
+    assert build.corpus(config).fingerprint == first.fingerprint == build.existing(config).fingerprint
+
+
+def test_when_a_file_was_cut_off_then_opening_names_it(own: Path) -> None:
+    config = of(own)
+    corpus = build.corpus(config)
+    file = corpus.path / "train-tales.bin"
+    file.write_bytes(file.read_bytes()[:-2])
+    with pytest.raises(SuiteError, match="train-tales.bin is missing or damaged"):
+        build.corpus(config)
+
+
+def test_when_the_text_changes_then_the_corpus_is_another(own: Path) -> None:
+    config = of(own)
+    before = build.corpus(config)
+    with (own / "tales" / "all.txt").open("a") as file:
+        file.write("\n\nAnd one more.\n")
+    assert build.corpus(config).path != before.path
+
+
+def test_when_killed_then_nothing_half_finished_is_found_and_the_next_build_is_whole(tiny: Corpus, tmp_path: Path) -> None:
+    victim = start(tmp_path)
+    for line in victim.stdout:
+        if line.startswith("encoding code"):
+            victim.send_signal(signal.SIGKILL)
+            break
+    victim.communicate(timeout=30)
+    assert victim.returncode == -signal.SIGKILL
+    left = [folder.name for folder in (tmp_path / "data").iterdir() if folder.is_dir()]
+    assert left == [f".building-{tiny.path.name}"]
+    again = start(tmp_path)
+    again.communicate(timeout=120)
+    assert again.returncode == 0
+    assert [folder.name for folder in (tmp_path / "data").iterdir() if folder.is_dir()] == [tiny.path.name]
+    assert Corpus(tmp_path / "data" / tiny.path.name).fingerprint == tiny.fingerprint
+
+
+def test_when_the_build_fails_then_nothing_is_left(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_write_manifest", lambda *a: (_ for _ in ()).throw(OSError("the disk broke")))
+    with pytest.raises(OSError, match="the disk broke"):
+        build.corpus(of(own))
+    assert not [folder for folder in paths.corpora().iterdir() if folder.is_dir()]
+
+
+def test_when_two_build_at_once_then_one_does_and_the_other_waits(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built, inside, go_on = [], threading.Event(), threading.Event()
+    original = build._build
+
+    def slow(*arguments: object) -> None:
+        built.append(1)
+        inside.set()
+        assert go_on.wait(60)
+        original(*arguments)
+    monkeypatch.setattr(build, "_build", slow)
+    config = of(own)
+    said: list[str] = []
+    found: list[Corpus] = []
+    one = threading.Thread(target=lambda: found.append(build.corpus(config)))
+    one.start()
+    assert inside.wait(60)
+    two = threading.Thread(target=lambda: found.append(build.corpus(config, lambda line: said.append(line) or go_on.set())))
+    two.start()
+    one.join(60)
+    two.join(60)
+    assert built == [1] and len(found) == 2 and found[0].fingerprint == found[1].fingerprint
+    assert said == ["another process builds this corpus; waiting for it"]
+
+
+def test_when_more_tokens_are_asked_than_there_are_then_the_error_says_how_many(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
+    short = [Document(f"d{n}", Story(3, n).text) for n in range(12)]
+    monkeypatch.setattr(supply.sources, "docs", lambda seed, removed: iter(short))
+    monkeypatch.setattr(supply.sources, "code", lambda seed, removed: iter(
+        Document(f"c{n}", Story(4, n).text) for n in range(99)))
+    with pytest.raises(SuiteError, match=r"train_tokens = 40000 .* domain 'docs' .* has [12]\d{4} at vocab = 400"):
+        build.corpus(CorpusConfig(vocab=400, train_tokens=40_000, heldout_tokens=3_000))
+    with pytest.raises(SuiteError, match="train_tokens = 90000 is not valid: domain 'docs' .* MB of text"):
+        build.corpus(CorpusConfig(vocab=400, train_tokens=90_000, heldout_tokens=3_000))
+
+
+def test_when_the_disk_is_full_then_the_error_comes_before_any_work(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1_000_000))
+    monkeypatch.setattr(build, "_build", lambda *a: pytest.fail("started"))
+    with pytest.raises(SuiteError, match="has 1 MB free; the corpus needs up to 50 MB"):
+        build.corpus(of(own))
+
+
+@pytest.mark.parametrize(("field", "value"), [("vocab", 256), ("train_tokens", 999), ("heldout_tokens", 0), ("seed", -1)])
+def test_when_a_number_is_out_of_range_then_the_error_names_it(field: str, value: int) -> None:
+    with pytest.raises(SuiteError, match=f"{field} = {value} is not valid"):
+        CorpusConfig(**{field: value})
+
+
+def test_when_a_domain_or_split_is_unknown_then_the_nearest_is_named(tiny: Corpus) -> None:
+    with pytest.raises(SuiteError, match="unknown domain 'story'; did you mean 'stories'"):
+        tiny.tokens("train", "story")
+    with pytest.raises(SuiteError, match="unknown split 'test'"):
+        tiny.tokens("test", "docs")
+
+
+def test_when_the_command_line_is_used_then_counts_are_printed_and_errors_exit_with_2(
+        own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("lib.profiles.load", lambda name, corpus="": SimpleNamespace(corpus=CorpusConfig(
+        corpus, vocab=400, train_tokens=20_000, heldout_tokens=3_000)))
+    assert build.main(["--corpus", str(own)]) == 0
+    assert "tales           train" in (printed := capsys.readouterr().out) and "20,000" in printed
+    assert build.main(["--corpus", str(own / "nowhere")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+
+
+def test_when_held_out_windows_are_cut_then_they_follow_one_another_and_targets_are_one_later(tiny: Corpus) -> None:
+    tokens = np.asarray(tiny.tokens("heldout", "code")).astype(np.int64)
+    inputs, targets = heldout_windows(tiny, "code", 96, 1000)
+    assert inputs.shape == targets.shape == (10, 96)
+    assert (inputs.numpy().ravel() == tokens[:960]).all()
+    assert (targets.numpy().ravel() == tokens[1:961]).all()
+    assert heldout_windows(tiny, "code", 100, 3000)[0].shape == (29, 100)     # the last target needs a token after it
+    with pytest.raises(SuiteError, match="length = 3000 .* 3000 held-out tokens of domain 'code'"):
+        heldout_windows(tiny, "code", 3000, 10_000)

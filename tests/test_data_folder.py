@@ -1,0 +1,200 @@
+"""CORPUS=folder: what is read, how it is cut into documents, and the error of every kind of bad file, which names it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from data_prep import build, folder
+from data_prep.mathematics import worksheet
+from data_prep.stories import Story
+from lib.data import Corpus, CorpusConfig
+from lib.errors import SuiteError
+from lib.paths import ROOT
+
+SHARED = ROOT.parent / "shared" / "data"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path / "outputs"))
+    (tmp_path / "text" / "good").mkdir(parents=True)
+    return tmp_path / "text"
+
+
+def read(root: Path) -> tuple[dict[str, list[folder.Document]], list[str]]:
+    found, notes = folder.domains(root)
+    return {name: list(folder.documents(root, files, notes)) for name, files in found.items()}, notes
+
+
+def built(root: Path, **changes: int) -> Corpus:
+    return build.corpus(CorpusConfig(str(root), **{"vocab": 400, "train_tokens": 20_000, "heldout_tokens": 3_000, **changes}))
+
+
+def write_parquet(path: Path, columns: dict[str, list]) -> None:
+    parquet.write_table(pyarrow.table(columns), path, row_group_size=50)
+
+
+def test_when_files_are_of_every_kind_then_each_subfolder_is_a_domain_and_rows_are_documents(root: Path) -> None:
+    (root / "lone.txt").write_text("A lone file beside the folders.")
+    (root / "README.md").write_text("Not text for a model.")
+    (root / ".hidden").mkdir()
+    (root / ".hidden" / "x.txt").write_text("never read")
+    (root / "good" / "deep").mkdir()
+    (root / "good" / "deep" / "a.tokens").write_text("One.\n\nTwo.")
+    (root / "good" / "b.jsonl").write_text('{"text": "row one"}\n\n{"text": "row two", "id": "7"}\n')
+    write_parquet(root / "good" / "c.parquet", {"text": ["first", "second"], "title": ["not this one at all", "nor this"]})
+    documents, notes = read(root)
+    assert {name: [d.text for d in domain] for name, domain in documents.items()} == {
+        "text": ["A lone file beside the folders."], "good": ["row one", "row two", "first", "second", "One.\n\nTwo."]}
+    assert [d.name for d in documents["good"]][0::4] == ["good/b.jsonl#0", "good/deep/a.tokens#0"]
+    assert "README.md is not read (only .txt, .tokens, .jsonl, .parquet are)" in notes
+    assert "good/b.jsonl: text is text" in notes and "good/c.parquet: text is text" in notes
+
+
+def test_when_there_is_no_text_column_then_prose_is_joined_and_identifiers_labels_and_numbers_are_not(root: Path) -> None:
+    rows = [{"id": f"a b c d {n}", "pairID": "one two three", "question": f"How much is {n} and {n}?", "label": "sum", "n": n,
+             "answer": f"That is {n + n}.", "source_url": "a long url here"} for n in range(150)]
+    (root / "good" / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    documents, notes = read(root)
+    assert len(documents["good"]) == 150
+    assert documents["good"][140].text == "How much is 140 and 140?\nThat is 280."
+    assert notes == ["good/qa.jsonl: text is question + answer"]
+
+
+def test_when_parquet_has_many_rows_then_all_arrive_in_order(root: Path) -> None:
+    texts = [f"row number {n}" for n in range(2500)]
+    write_parquet(root / "good" / "x.parquet", {"text": texts})
+    assert [d.text for d in read(root)[0]["good"]] == texts
+
+
+@pytest.mark.parametrize("block", [7, 64, 1 << 20])
+def test_when_plain_text_is_long_then_it_is_cut_at_paragraphs_and_nothing_is_lost(
+        root: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the size of the blocks read: characters, line ends and paragraphs that straddle them are whole."""
+    monkeypatch.setattr(folder, "READ", block)
+    paragraphs = [f"Paragraph {n}: " + "é東 \U0001f600 word\r\n" * (n % 9) + "end." for n in range(1200)]
+    paragraphs[50] = "x" * 9000                                  # no place to cut
+    paragraphs[60] = "many words " * 900
+    text = "\ufeff" + "\r\n \r\n\r\n".join(paragraphs)
+    (root / "good" / "a.txt").write_bytes(text.encode())
+    documents = [d.text for d in read(root)[0]["good"]]
+    assert re.sub(r"\s", "", "".join(documents)) == re.sub(r"\s", "", text.removeprefix("\ufeff"))
+    assert not [d for d in documents if "\r" in d or "\ufeff" in d]
+    assert max(map(len, documents)) <= folder.LONGEST_PARAGRAPH
+    assert 2000 < np.median([len(d) for d in documents]) <= folder.DOCUMENT + 2 * 300
+    assert len([d for d in documents if not d.endswith("end.")]) <= 6        # the two paragraphs that are too long
+
+
+BAD: dict[str, tuple[str, bytes, str]] = {
+    "empty": ("bad.txt", b"", "is empty"),
+    "blank": ("bad.txt", b" \n\n \t\n", "has no text in it"),
+    "binary": ("bad.txt", b"ELF\0\1\2" * 50, r"is binary \(a zero byte at offset 3\)"),
+    "binary later": ("bad.txt", b"word " * 5000 + b"\0", "is binary"),
+    "latin-1": ("bad.txt", "caf\u00e9 au lait".encode("latin-1"), "is not UTF-8: byte 0xe9 at offset 3"),
+    "latin-1 later": ("bad.txt", b"a" * ((1 << 20) + 5) + b"\xff ok", "byte 0xff at offset 1048581"),
+    "cut character": ("bad.txt", "東京".encode()[:-1], "is not UTF-8: byte 0xe4 at offset 3"),
+    "utf-16": ("bad.txt", "text".encode("utf-16"), "is binary|is not UTF-8"),
+    "malformed line": ("bad.jsonl", b'{"text": "a"}\n{"text": "b"\n{"text": "c"}\n', "line 2 is not JSON"),
+    "last line": ("bad.jsonl", b'{"text": "a"}\n\n{"text": ', "line 3 is not JSON"),
+    "no object": ("bad.jsonl", b'{"text": "a"}\n["b"]\n', "line 2 is JSON, but no object"),
+    "no text in row": ("bad.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "line 2 has no text in text"),
+    "number as text": ("bad.jsonl", b'{"text": "a"}\n{"text": 5}\n', "line 2 has no text in text"),
+    "no column": ("bad.jsonl", b'{"id": "a b c d", "n": 3}\n', "has no column of text: .* among id, n"),
+    "no rows": ("bad.jsonl", b"\n\n", "has no rows"),
+    "no parquet": ("bad.parquet", b"PAR2" + b"x" * 100, "is no whole parquet file"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_when_a_file_is_bad_then_the_error_names_it_and_nothing_is_built(root: Path, kind: str) -> None:
+    name, content, message = BAD[kind]
+    (root / "good" / "fine.txt").write_text("\n\n".join(Story(0, n).text for n in range(30)))
+    (root / "other").mkdir()
+    (root / "other" / name).write_bytes(content)
+    with pytest.raises(SuiteError, match=f"other/{re.escape(name)}.*({message})"):
+        built(root)
+    assert not [path for path in (root.parent / "outputs" / "data").glob("[!.]*") if path.is_dir()]
+
+
+def test_when_parquet_is_cut_off_or_damaged_then_the_error_names_it(root: Path) -> None:
+    file = root / "good" / "bad.parquet"
+    write_parquet(file, {"text": [f"a row of text, number {n}" for n in range(400)]})
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-100])
+    with pytest.raises(SuiteError, match="bad.parquet is no whole parquet file"):
+        read(root)
+    file.write_bytes(whole[:200] + b"\xff" * 2000 + whole[2200:])
+    with pytest.raises(SuiteError, match="bad.parquet cannot be read as parquet after row"):
+        read(root)
+
+
+def test_when_a_domain_is_too_short_then_the_error_names_its_files_and_says_what_is_needed(root: Path) -> None:
+    (root / "good" / "a.txt").write_text(Story(0, 0).text)
+    with pytest.raises(SuiteError, match=r"'good' is too short: \d+ training .*16392 and 2049 are needed. Add text to .*a.txt"):
+        built(root)
+
+
+def test_when_the_folder_is_missing_or_has_no_text_then_the_error_says_so(root: Path) -> None:
+    with pytest.raises(SuiteError, match="nowhere' is not a folder"):
+        built(root / "nowhere")
+    (root / "good" / "a.pdf").write_text("x")
+    with pytest.raises(SuiteError, match="has no .txt, .tokens, .jsonl, .parquet file"):
+        built(root)
+
+
+def test_when_a_domain_is_small_then_it_gives_what_it_has_and_holds_out_a_tenth_in_runs(root: Path) -> None:
+    (root / "small").mkdir()
+    (root / "good" / "a.txt").write_text("\n\n".join(worksheet(0, n) for n in range(400)))
+    (root / "small" / "b.txt").write_text("\n\n".join(Story(0, n).text for n in range(25)))
+    corpus = built(root, train_tokens=100_000, heldout_tokens=20_000)
+    counts = {name: corpus.manifest["domains"][name] for name in corpus.domains}
+    assert list(counts) == ["good", "small"]
+    assert {split: counts["good"][split]["tokens"] for split in ("train", "heldout")} == {"train": 100_000, "heldout": 20_000}
+    small = {split: counts["small"][split]["tokens"] for split in ("train", "heldout")}
+    assert small["train"] < 100_000
+    assert small["heldout"] / sum(small.values()) == pytest.approx(0.1, abs=0.03)
+    held = [int(name.split("#")[1]) for name in corpus.names("heldout", "good")]
+    assert held == sorted(held)
+    assert np.mean(np.diff(held) == 1) > 0.5
+    train = [int(name.split("#")[1]) for name in corpus.names("train", "good")]
+    assert train == sorted(train) and not set(train) & set(held)
+
+
+def test_when_a_document_is_copied_within_a_domain_then_one_is_left(root: Path) -> None:
+    texts = [Story(0, n).text for n in range(25)]
+    rows = [json.dumps({"text": text}) for text in [*texts, texts[3], texts[4].replace("coins", "crowns")]]
+    (root / "good" / "a.jsonl").write_text("\n".join(rows))
+    corpus = built(root, train_tokens=200_000)
+    facts = corpus.manifest["domains"]["good"]
+    assert facts["removed"] == {"exact copies of documents": 1, "near copies of documents": 1}
+    names = corpus.names("train", "good") + corpus.names("heldout", "good")
+    assert not {"good/a.jsonl#25", "good/a.jsonl#26"} & set(names)
+
+
+def test_when_the_folder_lies_elsewhere_then_the_fingerprint_is_the_same(root: Path) -> None:
+    for place in (root, root.parent / "moved"):
+        (place / "good").mkdir(parents=True, exist_ok=True)
+        (place / "good" / "a.txt").write_text("\n\n".join(Story(0, n).text for n in range(25)))
+    (root.parent / "moved" / "NOTES.md").write_text("a note changes no text")
+    one, two = built(root), built(root.parent / "moved")
+    assert one.path != two.path
+    assert one.fingerprint == two.fingerprint
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="a fresh clone has no ../shared/data")
+def test_when_the_shared_folder_is_given_then_its_four_domains_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
+    corpus = built(SHARED, vocab=1024)
+    assert corpus.domains == ("blimp", "gsm8k", "shakespeare", "wikitext2")
+    assert "README.md is not read (only .txt, .tokens, .jsonl, .parquet are)" in corpus.manifest["notes"]
+    assert "gsm8k/train.jsonl: text is question + answer" in corpus.manifest["notes"]
+    assert all(len(corpus.tokens("train", domain)) == 20_000 for domain in corpus.domains)
+    text = corpus.tokenizer().decode(corpus.tokens("train", "wikitext2")[:5000].tolist())
+    assert "<unk>" in text and " @-@ " in text

@@ -1,0 +1,218 @@
+"""Stories and worksheets, read as a reader would: from the text alone, is what returns late what was said early?"""
+
+from __future__ import annotations
+
+import re
+import statistics
+
+import pytest
+
+from data_prep.mathematics import worksheet
+from data_prep.stories import Story
+from data_prep.story_facts import KINDS
+from data_prep.words import LEXICON, Writer, finished, listed, sentence
+
+STORIES = {n: Story(0, n).text for n in range(60)}
+SHEETS = {n: worksheet(0, n) for n in range(80)}
+
+# How a purse changes: the amount, then what it holds afterwards. Signs: -1 spent, 1 earned.
+LEDGER = {r"(?:paid|gave) (\d+) coins for an? [^.]*? and had (\d+) coins left": -1,
+          r"cost \w+ (\d+) coins, so that (\d+) coins were left": -1,
+          r"That makes (\d+) coins,\" said the \w+\. \w+ paid; now the purse held (\d+)": -1,
+          r"lost (\d+) coins [^.]*\. \w+ counted: (\d+)": -1,
+          r"day's work \w+ got (\d+) coins and had (\d+)": 1,
+          r"for (\d+) coins, which made (\d+) coins in all": 1,
+          r"found (\d+) coins\. Now the purse held (\d+)": 1}
+
+
+def parts(story: str) -> tuple[str, str, str]:
+    """What is told, the ending, and the questions with answers."""
+    told, ending, questions = re.match(r"(.*)\n\n([^\n]*)\n\n((?:.+\n?)+)$", story, re.DOTALL).groups()
+    return told, ending, questions
+
+
+def asked(questions: str) -> list[tuple[str, str]]:
+    for layout in (r"Question: (.*\?)\nAnswer: (.*)\.$", r"^- (.*\?) (.*)\.$", r"\"(.*)\" asked the children[^:]*: \"(.*)\.\"$",
+                   r"\"([^?]*\?)\" they asked\. \"(.*?),\" said \w+\."):
+        if pairs := re.findall(layout, questions, re.MULTILINE):
+            return pairs
+    raise AssertionError(questions)
+
+
+@pytest.mark.parametrize("number", STORIES)
+def test_when_coins_are_spent_and_earned_then_the_purse_is_right_to_the_end(number: int) -> None:
+    told, ending, _ = parts(STORIES[number])
+    purse = int(re.search(r"\w+ had (\d+) coins\.", told)[1])
+    events = sorted((match.start(), sign * int(match[1]), int(match[2]))
+                    for pattern, sign in LEDGER.items() for match in re.finditer(pattern, told))
+    for _, change, after in events:
+        purse += change
+        assert purse == after > 0
+    assert int(re.search(r"(\d+) coins", ending)[1]) == purse
+    assert len(re.findall(r"\d+ coins", told)) == 2 * len(events) + 1      # no sentence about coins went unread
+
+
+@pytest.mark.parametrize("number", STORIES)
+def test_when_the_treasure_changes_hands_then_the_last_to_have_it_is_the_one_at_the_end(number: int) -> None:
+    told, ending, questions = parts(STORIES[number])
+    treasure, holder = re.search(r"They took with them an? ([^,]+), and (\w+) carried it", told).groups()
+    moves = rf"(\w+) gave the {treasure} to (\w+)|\"You carry it now,\" said (\w+), and (\w+) took the {treasure}"
+    back = rf"(\w+) asked (\w+) for the {treasure} and got it"
+    held = rf"(\w+) still had the {treasure}|Where was the {treasure}\? (\w+) had it"
+    for match in re.finditer(f"{moves}|{back}|{held}", told):
+        a, b, c, d, taker, giver, *stays = match.groups()
+        if taker:
+            assert giver == holder
+            holder = taker
+        elif a or c:
+            assert (a or c) == holder
+            holder = b or d
+        else:
+            assert (stays[0] or stays[1]) == holder
+    assert re.search(rf"\b{holder}\b", ending)
+    assert (f"Who had the {treasure} in the end?", holder) in asked(questions)
+
+
+@pytest.mark.parametrize("number", STORIES)
+def test_when_a_question_is_asked_then_one_paragraph_before_has_its_names_and_its_answer(number: int) -> None:
+    told, _, questions = parts(STORIES[number])
+    paragraphs = told.split("\n\n")
+    pairs = [(q, a) for q, a in asked(questions) if "in the end?" not in q]
+    assert len(pairs) >= 3
+    for question, answer in pairs:
+        names = re.findall(r"(?<!^)\b[A-Z]\w+", question)
+        here = [p for p in paragraphs if all(name in p for name in names) and answer.strip('"').removesuffix(" times").lower() in p.lower()]
+        assert here, (question, answer)
+
+
+def test_when_a_fact_is_recalled_then_hundreds_of_tokens_later_and_to_the_letter() -> None:
+    """Three characters or more a token: 1500 characters are a few hundred tokens."""
+    distances = []
+    for number in range(60):
+        story = Story(0, number)
+        for fact in (fact for fact in story.told if fact.recalls):
+            name = next(value for value in fact.slots.values() if value[0].isupper())
+            places = [match.start() for match in re.finditer(rf"\b{re.escape(name)}\b", story.text)]
+            assert len(places) >= 2, (fact, name)
+            distances += [b - a for a, b in zip(places, places[1:], strict=False) if b - a > 300]
+    assert len(distances) > 400
+    assert statistics.median(distances) > 1000
+    assert sum(distance > 1500 for distance in distances) > 0.25 * len(distances)
+
+
+def test_when_a_fact_is_told_then_every_telling_and_recall_names_only_what_the_fact_or_the_story_has() -> None:
+    w, known = Writer("slots"), {"hero", "friend", *LEXICON}
+    for name, kind in KINDS.items():
+        slots = kind.slots(w)
+        for template in (*kind.tell, *kind.recall, *(text for pair in kind.ask for text in pair)):
+            assert set(re.findall(r"<(\w+)>", template)) <= known | set(slots), (name, template)
+            written = w.write(template, **slots, hero="Hero", friend="Friend")
+            assert not re.search(r"[<>|\[\]]", written), written
+        told = [set(re.findall(r"<(\w+)>", template)) & set(slots) for template in kind.tell]
+        for template in kind.recall:
+            assert all(set(re.findall(r"<(\w+)>", template)) & set(slots) <= t | {"back"} for t in told), (name, template)
+
+
+def test_when_texts_are_written_then_no_template_shows_through_and_no_two_are_alike() -> None:
+    for text in (*STORIES.values(), *SHEETS.values()):
+        assert not re.search(r"[<>|\[\]]", text)
+        assert not re.search(r"\ba [aeiou]", text)
+    assert len(set(STORIES.values())) == len(STORIES) and len(set(SHEETS.values())) == len(SHEETS)
+    assert Story(0, 3).text == STORIES[3] and Story(1, 3).text != STORIES[3]
+    assert worksheet(0, 3) == SHEETS[3] and worksheet(1, 3) != SHEETS[3]
+    words = [set(re.findall(r"\w+", text)) for text in STORIES.values()]
+    alike = [len(a & b) / len(a | b) for a, b in zip(words, words[1:], strict=False)]
+    assert statistics.mean(alike) < 0.45
+
+
+def solved(sheet: str) -> dict[int, tuple[str, str, str]]:
+    """Text, solution and answer of every problem, by number."""
+    found = re.findall(r"Problem (\d+)\. (.*)\n(.*?)The answer is (.*)\.$", sheet, re.MULTILINE)
+    return {int(k): (text, solution, answer) for k, text, solution, answer in found}
+
+
+@pytest.mark.parametrize("number", SHEETS)
+def test_when_an_equation_of_numbers_is_stated_then_it_is_true(number: int) -> None:
+    solutions = " ".join(solution for _, solution, _ in solved(SHEETS[number]).values())
+    seen = 0
+    for left, right in re.findall(r"(?<![\w+*/-] )(?<![\w-])(-?\d+(?: [-+*/] \d+)+) = (-?\d+)\.", solutions):
+        assert eval(left) == int(right), (left, right)      # digits and signs alone, as the pattern says
+        seen += 1
+    assert seen >= 8
+    assert seen == len(re.findall(r"= -?\d+\.", solutions)) - len(re.findall(r"from both sides: ", solutions))
+
+
+@pytest.mark.parametrize("number", SHEETS)
+def test_when_a_solution_uses_a_given_then_it_is_the_one_at_the_top(number: int) -> None:
+    top = SHEETS[number].split("\n\nProblem 1.")[0]
+    solutions = " ".join(solution for _, solution, _ in solved(SHEETS[number]).values())
+    prices = dict(re.findall(r"\ban? ([\w ]+) (\d+) coins", top))
+    for name, price in re.findall(r"(?:[Aa]n?) ([\w ]+?) (?:costs )?(\d+)(?: coins)?(?:: | and|\.)", solutions):
+        assert prices[name] == price
+    speeds = dict(re.findall(r"(\w+) (?:goes|travels|makes) (\d+) miles an hour", top))
+    for name, speed in re.findall(r"(\w+) goes (\d+) (?:miles|and)", solutions):
+        assert speeds[name] == speed
+    rooms = {name: (a, b) for name, a, b in re.findall(r"The ([\w ]+) is (\d+) feet long and (\d+) feet wide", top)}
+    for name, a, b in re.findall(r"The ([\w ]+) is (\d+) by (\d+) feet", solutions):
+        assert rooms[name] == (a, b)
+    for count, goods in re.findall(r"(?:At first t|T)here are (\d+) (\w+)\.", solutions):
+        assert re.search(rf"\b{count} {goods}\b", top)
+    for rule in re.findall(r"(\w)\(x\) is (\d+ \* x \+ \d+)", solutions):
+        assert f"Let {rule[0]}(x) = {rule[1]}." in top
+
+
+@pytest.mark.parametrize("number", SHEETS)
+def test_when_answers_return_then_they_are_those_of_the_problems(number: int) -> None:
+    problems = solved(SHEETS[number])
+    assert list(problems) == list(range(1, len(problems) + 1))
+    key = dict(re.findall(r"problem (\d+): ([^;\n]+?)(?:;|\.$)", SHEETS[number].rsplit("\n\n", 1)[1]))
+    assert key == {str(k): answer for k, (_, _, answer) in problems.items()}
+    for k, (text, solution, _) in problems.items():
+        for earlier, value in re.findall(r"The answer to problem (\d+) was (-?\d+)", solution):
+            assert int(earlier) < k and problems[int(earlier)][2].split()[0] == value
+            assert f"problem {earlier}" in text
+
+
+def test_when_equations_are_solved_then_the_solutions_fulfil_the_problems() -> None:
+    """From the problem's text alone: linear equations, functions of functions, divisors, chains of variables, means."""
+    counted = dict.fromkeys(("linear", "function", "divisor", "chain", "mean"), 0)
+    for sheet in SHEETS.values():
+        rules = {f: (int(a), int(b)) for f, a, b in re.findall(r"Let (\w)\(x\) = (\d+) \* x \+ (\d+)", sheet)}
+        for text, _, answer in solved(sheet).values():
+            value = int(answer.split()[0])
+            if match := re.search(r"(\d+)[a-z] \+ (\d+) = (\d+)[a-z] \+ (\d+)", text):
+                a, b, c, d = map(int, match.groups())
+                assert a * value + b == c * value + d
+                counted["linear"] += 1
+            elif match := re.search(r"(\w)\((\w)\((\d+)\)\)", text):
+                (a, b), (c, d) = rules[match[1]], rules[match[2]]
+                assert value == a * (c * int(match[3]) + d) + b
+                counted["function"] += 1
+            elif match := re.search(r"(?:divisor of|divides both) (\d+) and (\d+)", text):
+                a, b = int(match[1]), int(match[2])
+                assert value == max(n for n in range(1, a + 1) if a % n == b % n == 0)
+                counted["divisor"] += 1
+            elif match := re.search(r"(?:Suppose|known that|us say that) (.*)\. What is (\w)\?", text):
+                told = dict(entry.split(" is ") for entry in match[1].split("; "))
+                names: dict[str, int] = {}
+                for _ in told:
+                    for name, rule in told.items():
+                        if name not in names and set(re.findall("[a-z]", rule)) <= set(names):
+                            names[name] = eval(rule, {}, names)
+                assert value == names[match[2]]
+                counted["chain"] += 1
+            elif match := re.search(r"(?:are|counted) ([\d, and]+)\. What is (?:the mean|that on average)", text):
+                assert value == statistics.mean(map(int, re.findall(r"\d+", match[1])))
+                counted["mean"] += 1
+    assert min(counted.values()) >= 15, counted
+
+
+def test_when_names_are_invented_then_none_starts_another_and_helpers_write_english() -> None:
+    w = Writer("names")
+    names = [w.name() for _ in range(300)]
+    assert not [(a, b) for a in names for b in names if a != b and a.startswith(b)]
+    assert finished("A apple, a pear and a owl") == "An apple, a pear and an owl"
+    assert listed(["x"]) == "x" and listed(["x", "y", "z"]) == "x, y and z"
+    assert sentence('"well" said') == '"Well" said'
+    assert {w.write("[a|b] <c>", c=1) for _ in range(50)} == {"a 1", "b 1"}
+    assert sorted(set(w.some("abc", 3))) == ["a", "b", "c"] and {w.number(2, 4) for _ in range(90)} == {2, 3, 4}

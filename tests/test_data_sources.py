@@ -1,0 +1,158 @@
+"""Where text comes from, and what is taken out of it: licences, docstrings (from code), copies."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections import Counter
+from importlib import metadata
+
+import numpy as np
+import pytest
+
+from data_prep import clean, sources
+from data_prep.clean import Duplicates, jaccard, shingles, signatures
+from lib.errors import SuiteError
+from lib.paths import ROOT
+
+WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau phi".split()
+
+
+def prose(seed: int, count: int = 120) -> list[str]:
+    return list(np.random.default_rng(seed).choice(WORDS, count))
+
+
+def fresh(*texts: str) -> list[bool]:
+    return Duplicates(Counter(), "texts").fresh(texts)
+
+
+@pytest.fixture(scope="module")
+def some_docs() -> list[sources.Document]:
+    return list(itertools.islice(sources.docs(0, Counter()), 25))
+
+
+@pytest.fixture(scope="module")
+def some_code() -> list[sources.Document]:
+    return list(itertools.islice(sources.code(0, Counter()), 25))
+
+
+def test_when_modules_are_listed_then_only_of_distributions_in_the_lock() -> None:
+    locked = {line.split("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines() if "==" in line}
+    found = {module.distribution for module in sources.modules(0)}
+    assert found <= locked
+    assert {"torch", "numpy", "pandas", "tokenizers"} <= found
+    assert sources.versions()["numpy"] == np.__version__
+
+
+def test_when_the_machine_lists_files_in_another_order_then_the_modules_are_in_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = [(m.distribution, m.path) for m in sources.modules(0)]
+    files = metadata.files
+    monkeypatch.setattr(metadata, "files", lambda name: list(reversed(files(name) or [])))
+    sources.modules.cache_clear()
+    assert [(m.distribution, m.path) for m in sources.modules(0)] == first
+    assert [(m.distribution, m.path) for m in sources.modules(1)] != first
+    sources.modules.cache_clear()
+
+
+def test_when_the_first_modules_are_taken_then_the_large_libraries_have_their_share() -> None:
+    every, first = (Counter(m.distribution for m in part) for part in (sources.modules(0), sources.modules(0)[:2000]))
+    for name, count in every.most_common(4):
+        share = count / every.total()
+        assert abs(first[name] / 2000 - share) < 4 * (share / 2000) ** 0.5, name
+
+
+def test_when_docs_are_read_then_each_docstring_is_the_interpreter_s_own(some_docs: list[sources.Document]) -> None:
+    files = {f"{m.distribution}/{m.path}": m.file for m in sources.modules(0)}
+    for document in some_docs:
+        tree = ast.parse(files[document.name].read_text("utf-8"))
+        known = {ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, sources.Scope)}
+        for entry in document.text.split("\n\n\n")[:3]:
+            heading, _, docstring = entry.partition("\n\n")
+            assert re.match(r"(module|class) [\w.]+$|[\w.]+\(.*\)$", heading), heading
+            assert any(text and re.sub(r"\s+", "", docstring[:200]) in re.sub(r"\s+", "", text) for text in known), document.name
+
+
+def test_when_code_is_read_then_it_parses_and_has_neither_docstrings_nor_licence_header(some_code: list[sources.Document]) -> None:
+    for document in some_code:
+        top = itertools.takewhile(lambda line: line.startswith("#"), document.text.split("\n"))
+        assert not clean.LICENCE.search("\n".join(top)), document.name
+        if len(document.text) < 0.9 * sources.LONGEST:
+            tree = ast.parse(document.text)
+            assert not [n for n in ast.walk(tree) if isinstance(n, sources.Scope) and ast.get_docstring(n)], document.name
+
+
+def test_when_docs_and_code_come_from_one_module_then_they_share_no_docstring(
+        some_docs: list[sources.Document], some_code: list[sources.Document]) -> None:
+    code = {document.name: document.text for document in some_code}
+    both = [document for document in some_docs if document.name in code]
+    assert both
+    for document in both:
+        docstrings = [entry.partition("\n\n")[2] for entry in document.text.split("\n\n\n")]
+        assert not [text for text in docstrings if len(text) > 40 and text in code[document.name]]
+
+
+def test_when_docstrings_are_removed_then_nothing_else_is() -> None:
+    source = ('"""Module."""\nimport os\n\n\nclass A:\n    """Class."""\n\n    x = """not a docstring"""\n\n    def f(self):\n'
+              '        """Only this."""\n\n    def é(self, a="ü"):\n        \'\'\'Two\n        lines.\'\'\'  # said\n        return a\n'
+              'if os:\n    def g(): "on the same line"\n    def h():\n        "plain quotes"\n        return "kept"\n')
+    left = sources.without_docstrings(source, ast.parse(source))
+    assert left == ('import os\n\n\nclass A:\n\n    x = """not a docstring"""\n\n    def f(self):\n        ...\n\n'
+                    '    def é(self, a="ü"):\n        return a\nif os:\n    def g(): "on the same line"\n    def h():\n'
+                    '        return "kept"\n')
+
+
+def test_when_a_licence_stands_at_the_top_then_it_goes_and_other_comments_stay() -> None:
+    assert clean.without_licence_header("#!/bin/x\n# Copyright 2020 A\n\n# Licensed under B\nx = 1\n# (c) kept") == "x = 1\n# (c) kept"
+    assert clean.without_licence_header("# about this file\nx = 1") == "# about this file\nx = 1"
+    assert clean.without_licence_header("# Copyright 2020 A") == ""
+    assert clean.without_licence_paragraphs("What it does.\n\nCopyright (c) 2001 A.\nAll rights\n\nMore.") == "What it does.\n\nMore."
+
+
+def test_when_the_lock_is_missing_then_the_error_names_it(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    sources.versions.cache_clear()
+    with pytest.raises(SuiteError, match="requirements.lock is missing"):
+        sources.versions()
+
+
+def test_when_a_text_is_long_then_it_is_cut_at_a_line() -> None:
+    text = "\n".join(f"line {n}" for n in range(4000))
+    assert len(sources.cut(text)) <= sources.LONGEST and text.startswith(sources.cut(text) + "\n")
+    assert sources.cut("short") == "short"
+
+
+def test_when_a_text_is_repeated_but_for_case_and_space_then_it_is_a_copy() -> None:
+    text = " ".join(prose(0))
+    assert fresh(text, text.upper().replace(" ", "\n  ")) == [True, False]
+    assert fresh("a b", "a c", "A  b") == [True, True, False]
+
+
+def test_when_one_word_in_a_hundred_changes_then_it_is_a_copy_and_when_every_fourth_does_it_is_not() -> None:
+    words = prose(1)
+    little, much = list(words), list(words)
+    little[60] = "other"
+    much[::4] = ["other"] * len(much[::4])
+    assert fresh(" ".join(words), " ".join(little)) == [True, False]
+    assert fresh(" ".join(words), " ".join(much)) == [True, True]
+
+
+def test_when_copies_come_in_another_call_then_they_are_found_and_counted() -> None:
+    removed: Counter[str] = Counter()
+    seen, words = Duplicates(removed, "pages"), prose(2)
+    assert seen.fresh([" ".join(words), " ".join(prose(3))]) == [True, True]
+    assert seen.fresh([" ".join(words), " ".join([*words, "more"]), " ".join(prose(4))]) == [False, False, True]
+    assert removed == {"exact copies of pages": 1, "near copies of pages": 1}
+    assert seen.fresh([]) == []
+
+
+def test_when_sets_overlap_then_jaccard_is_that_of_the_words_and_minhash_estimates_it() -> None:
+    one, two = prose(5, 4000), prose(6, 4000)
+    mixed = one[:2600] + two[2600:]
+    texts = [" ".join(one), " ".join(mixed)]
+    runs = [{tuple(words[k:k + 5]) for k in range(len(words) - 4)} for words in (one, mixed)]
+    truth = len(runs[0] & runs[1]) / len(runs[0] | runs[1])
+    a, b = shingles(texts)
+    assert jaccard(a, b) == pytest.approx(truth, abs=1e-12)
+    agreement = (signatures([a, b])[0] == signatures([a, b])[1]).mean()
+    assert agreement == pytest.approx(truth, abs=4 * (truth * (1 - truth) / (clean.BANDS * clean.ROWS)) ** 0.5)
