@@ -1,0 +1,169 @@
+"""What a run leaves on the disk: checkpoints while it trains, its weights when it is done. No kill harms either.
+
+    checkpoint.pt            the newest state, checkpoint.previous.pt the one before: loaded with `weights_only`
+    model.safetensors        final weights, the tied matrix once; the same bytes however often the run was interrupted
+    result.json              metrics, times and the weights' SHA-256; written last: a run with it is finished
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import logging
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors import torch as safetensors
+
+from lib.config import RunConfig
+from lib.errors import SuiteError
+from lib.model import Transformer, build_model
+
+NEWEST, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
+WEIGHTS, RESULT = "model.safetensors", "result.json"
+
+log = logging.getLogger(__name__)
+
+
+class Damaged(Exception):
+    """A file is not what was written."""
+
+
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """Write beside `path`, force it to the disk, then rename: whoever looks finds the old file or the new one, whole."""
+    partial = path.with_name(path.name + ".partial")        # a fixed name: what a kill leaves here is overwritten
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        needed = f"{len(content) / 2 ** 20:.1f} MiB"
+        remedy = f"make room for {needed}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "is the folder writable?"
+        reason = error.strerror or error
+        raise SuiteError(f"{path} cannot be written ({reason}): {remedy}; the file before it is kept") from error
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force renames to the disk, so that a power cut does not undo them."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def canonical(run: RunConfig) -> str:
+    return json.dumps(run.to_dict(), sort_keys=True)
+
+
+def save_checkpoint(folder: Path, run: RunConfig, state: Mapping[str, Any]) -> Path:
+    """Keep `state` (tensors, numbers, strings and containers of them) as the newest checkpoint, and the one before it."""
+    buffer = io.BytesIO()
+    torch.save({"run": canonical(run), **state}, buffer)
+    waiting = folder / "checkpoint.new.pt"
+    write_atomically(waiting, buffer.getbuffer())
+    if (folder / NEWEST).exists():
+        os.replace(folder / NEWEST, folder / PREVIOUS)
+    os.replace(waiting, folder / NEWEST)
+    sync_folder(folder)
+    return folder / NEWEST
+
+
+def load_checkpoint(folder: Path, run: RunConfig) -> dict[str, Any] | None:
+    """The newest whole checkpoint, on the CPU; None: start from the beginning. Damaged ones are renamed and reported."""
+    for path in (folder / NEWEST, folder / PREVIOUS):
+        if not path.exists():
+            continue
+        try:
+            state = read_checkpoint(path)
+        except Damaged as damage:
+            set_aside(path, damage)
+            continue
+        if state["run"] != canonical(run):
+            raise foreign(path)
+        return state
+    return None
+
+
+def foreign(path: Path) -> SuiteError:
+    return SuiteError(f"{path} belongs to a run with another configuration: a folder holds one run; move it away")
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint; `Damaged` if it is cut off or a byte has changed (torch does not check the sums)."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if (member := archive.testzip()) is not None:
+                raise Damaged(f"the checksum of {member} is wrong")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (zipfile.BadZipFile, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise Damaged(str(error).partition("\n")[0]) from error
+    if not isinstance(state, dict) or "run" not in state:
+        raise Damaged("it holds no run")
+    return state
+
+
+def set_aside(path: Path, damage: Exception) -> None:
+    aside = path.with_name(path.name + ".damaged")
+    os.replace(path, aside)
+    log.warning("%s is damaged (%s): kept as %s, and the run goes on without it", path, damage, aside.name)
+
+
+def save_finished(folder: Path, run: RunConfig, model: torch.nn.Module, result: Mapping[str, Any]) -> None:
+    """Final weights with the run's configuration, and `result` as JSON; then the checkpoints are no longer needed."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    weights = safetensors.save(tensors, {"run": canonical(run)})       # one key: the order of several is not fixed
+    write_atomically(folder / WEIGHTS, weights)
+    described = {"weights_sha256": hashlib.sha256(weights).hexdigest(), **result}
+    write_atomically(folder / RESULT, json.dumps(described, indent=1).encode())
+    for name in (NEWEST, PREVIOUS):
+        (folder / name).unlink(missing_ok=True)
+
+
+def load_finished(folder: Path, run: RunConfig, model: torch.nn.Module) -> dict[str, Any] | None:
+    """Put the final weights into `model`, return the result; None if the run is not finished or its files are damaged."""
+    path = folder / RESULT
+    if not path.exists():
+        return None
+    try:
+        result, weights = read_finished(folder)
+    except Damaged as damage:
+        set_aside(path, damage)
+        return None
+    with_run = json.loads(weights[8:8 + int.from_bytes(weights[:8], "little")])["__metadata__"]["run"]
+    if with_run != canonical(run):
+        raise foreign(folder / WEIGHTS)
+    model.load_state_dict(safetensors.load(weights))
+    return result
+
+
+def load_model(run: RunConfig, folder: Path, device: str = "cpu") -> Transformer:
+    """The trained model of the finished run in `folder`, to evaluate it; a `SuiteError` if there is none."""
+    model = build_model(run)
+    if load_finished(folder, run, model) is None:
+        raise SuiteError(f"{folder} holds no whole finished run: delete that folder, and it is trained again")
+    return model.to(device)
+
+
+def read_finished(folder: Path) -> tuple[dict[str, Any], bytes]:
+    try:
+        result = json.loads((folder / RESULT).read_bytes())
+        weights = (folder / WEIGHTS).read_bytes()
+    except (FileNotFoundError, ValueError, SafetensorError) as error:
+        raise Damaged(str(error)) from error
+    if hashlib.sha256(weights).hexdigest() != result.get("weights_sha256"):
+        raise Damaged(f"{WEIGHTS} is not the file that was written with it")
+    return result, weights

@@ -1,0 +1,219 @@
+"""The paper's recipe: AdamW, warm-up and cosine, clipping, bf16 autocast, windows drawn by (seed, step).
+
+Nothing here draws from a random stream after the model is built: a batch is a function of seed and step. So a run that is
+killed and goes on from a checkpoint, and one that is evaluated more or less often, ends with the same weights, bit for bit
+(on a CPU with as many threads; some CUDA kernels add in any order).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from lib.checkpoint import load_checkpoint, save_checkpoint
+from lib.config import RunConfig, TrainConfig
+from lib.data import heldout_windows
+from lib.errors import SuiteError, require
+from lib.evals.base import Metric
+from lib.memory import PeakMemory
+from lib.model import Transformer, build_model
+from lib.ops import IGNORED, token_losses
+
+if TYPE_CHECKING:
+    from lib.data import Corpus, Source
+
+CHECKPOINT_SECONDS = 20.0
+CHECKPOINT_SHARE = 0.05         # of the time, at most: where writing takes long it is done less often
+RECORDS = 50                    # points of a training curve
+LIGHT_BATCHES = 2               # held-out batches of a light evaluation, each domain
+LIGHT_SEED = 2 ** 31 + 2 ** 30  # a task's held-out draws; training seeds and `lib.evals` stay below
+PROGRESS_SECONDS = 0.5
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class State:
+    """Where a run is, beside weights and optimiser: all of it goes into a checkpoint."""
+    step: int = 0                                       # optimiser steps done
+    losses: list[float] = field(default_factory=list)   # of the steps since the last record, nats
+    metrics: list[Metric] = field(default_factory=list)
+    seconds: float = 0.0                                # wall time of all that led here
+    step_seconds: float = 0.0                           # of which in steps, without evaluations and checkpoints
+    peak_memory_mib: float = 0.0
+
+
+def learning_rate(step: int, recipe: TrainConfig) -> float:
+    """Rate of steps 0 to `steps - 1`: linear to the peak at step `warmup`, then a cosine to `final_lr` of it at the last."""
+    if step < recipe.warmup:
+        return recipe.lr * (step + 1) / (recipe.warmup + 1)
+    part = (step - recipe.warmup) / max(1, recipe.steps - 1 - recipe.warmup)
+    return recipe.lr * (recipe.final_lr + (1 - recipe.final_lr) * (1 + math.cos(math.pi * part)) / 2)
+
+
+def build_optimizer(model: Transformer, recipe: TrainConfig) -> torch.optim.AdamW:
+    """AdamW in three groups: matrices (the embedding too) decay, gains do not, what a pattern learns has its own rate."""
+    named = dict(model.named_parameters())
+    own = {name for name in named if name.endswith(".theta")}
+    groups = [([p for p in named.values() if p.ndim >= 2], recipe.weight_decay, 1.0),
+              ([p for n, p in named.items() if p.ndim < 2 and n not in own], 0.0, 1.0),
+              ([named[n] for n in sorted(own)], 0.0, recipe.theta_lr)]
+    return torch.optim.AdamW([{"params": p, "weight_decay": decay, "multiplier": m} for p, decay, m in groups if p],
+                             lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), fused=True)
+
+
+def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None = None, progress: Progress | None = None,
+          checkpoint_every: float = CHECKPOINT_SECONDS, device: str = "cpu") -> tuple[Transformer, State]:
+    """Train `run` to its end, from the checkpoint in `folder` if there is one.
+
+    progress: called about twice a second and at the end with step, steps, loss, tokens_per_s, seconds_left.
+    checkpoint_every: seconds, or more where CHECKPOINT_SHARE asks for it; results do not depend on it.
+    Raises `SuiteError` where the loss or the gradient is not finite, and where the disk is full.
+    """
+    recipe = run.train
+    require(source.vocab <= run.model.vocab, "vocab of the model", run.model.vocab, f"at least the data's {source.vocab}")
+    model = build_model(run).to(device)
+    optimizer = build_optimizer(model, recipe)
+    state = resume(folder, run, model, optimizer)
+    heldout = held_out(run, source, corpus)
+    watch = Watch(folder, run, state, progress, checkpoint_every, device)
+    if state.step == 0:
+        state.metrics = learned(model, 0)
+
+    while state.step < recipe.steps:
+        begin = time.perf_counter()
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(state.step, recipe) * group["multiplier"]
+        inputs, targets = source.batch(recipe.seed, state.step, recipe.batch, recipe.length)
+        with autocast(recipe, device):
+            loss = model.loss(inputs.to(device), targets.to(device))
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        watch.check(loss.item(), norm.item())
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        state.step += 1
+        state.losses.append(loss.item())
+        state.step_seconds += time.perf_counter() - begin
+
+        last = state.step == recipe.steps
+        if last or state.step % max(1, recipe.steps // RECORDS) == 0:
+            state.metrics.append(Metric("train_loss", math.fsum(state.losses) / len(state.losses), step=state.step))
+            state.metrics += learned(model, state.step)
+            state.losses = []
+        if last or (recipe.eval_every and state.step % recipe.eval_every == 0):
+            state.metrics += light_evaluation(model, run, heldout, state.step, device)
+        watch.step(loss.item(), model, optimizer)
+    return model, state
+
+
+def autocast(recipe: TrainConfig, device: str) -> torch.autocast:
+    return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=recipe.precision == "bf16")
+
+
+def learned(model: Transformer, step: int) -> list[Metric]:
+    """What the pattern has learned by `step`: one alpha, or the mean span of the heads, a layer."""
+    found = [("alpha", model.alphas()), ("span", model.spans())]
+    return [Metric(measure, value, layer=layer, step=step)
+            for measure, by_layer in found for layer, value in enumerate(by_layer)]
+
+
+Windows = dict[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+def held_out(run: RunConfig, source: Source, corpus: Corpus | None) -> Windows:
+    """Tokens and targets `[N, T]` of each split of the light evaluation: the corpus's domains, or the task."""
+    size, T = LIGHT_BATCHES * run.train.batch, run.train.length
+    if run.data.source != "text":
+        return {run.data.source: source.batch(LIGHT_SEED, 0, size, T)}
+    if corpus is None:
+        raise SuiteError("training on text needs its corpus: the light evaluations read held-out windows")
+    return {domain: heldout_windows(corpus, domain, T, size * T) for domain in corpus.domains}
+
+
+@torch.no_grad()
+def light_evaluation(model: Transformer, run: RunConfig, heldout: Windows, step: int, device: str) -> list[Metric]:
+    """Loss on a few held-out windows of each split (for a task its accuracy too); no random stream is touched."""
+    metrics = []
+    for split, windows in heldout.items():
+        scores: dict[str, list[torch.Tensor]] = {}
+        for part in zip(*(x.split(run.train.batch) for x in windows), strict=True):
+            with autocast(run.train, device):
+                for measure, values in scored(model, *(x.to(device) for x in part), run.data.source == "text").items():
+                    scores.setdefault(measure, []).append(values.double().cpu())
+        metrics += [Metric(measure, float(torch.cat(parts).mean()), split=split, length=run.train.length, step=step)
+                    for measure, parts in scores.items()]
+    return metrics
+
+
+def scored(model: Transformer, tokens: torch.Tensor, targets: torch.Tensor, text: bool) -> dict[str, torch.Tensor]:
+    """Of each scored token: `nll` in nats; on a task, `target_nll` and whether the likeliest token is the target."""
+    hidden, aim = model.hidden(tokens)[targets != IGNORED], targets[targets != IGNORED]
+    losses = token_losses(hidden, model.embedding.weight, aim)
+    if text:
+        return {"nll": losses}
+    return {"target_nll": losses, "accuracy": F.linear(hidden, model.embedding.weight).argmax(-1) == aim}
+
+
+def resume(folder: Path, run: RunConfig, model: Transformer, optimizer: torch.optim.Optimizer) -> State:
+    """Weights, optimiser and state of the checkpoint in `folder`; a new state without one."""
+    saved = load_checkpoint(folder, run)
+    if saved is None:
+        return State()
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    state = State(**saved["state"])
+    state.metrics = [Metric(**metric) for metric in saved["state"]["metrics"]]
+    return state
+
+
+class Watch:
+    """The clock beside the loop: time, memory, progress, checkpoints, and the end of a run that diverges."""
+
+    def __init__(self, folder: Path, run: RunConfig, state: State, progress: Progress | None, checkpoint_every: float,
+                 device: str) -> None:
+        self.folder, self.run, self.state, self.progress, self.every = folder, run, state, progress, checkpoint_every
+        self.begin = self.reported = self.saved = time.perf_counter()
+        self.earlier, self.first, self.cost = state.seconds, state.step, 0.0
+        self.memory, self.earlier_peak = PeakMemory(device), state.peak_memory_mib
+        self.good = f"step {state.step}" if state.step else ""
+
+    def check(self, loss: float, norm: float) -> None:
+        """Before the weights change: a loss or a gradient that is not finite ends the run."""
+        if math.isfinite(loss) and math.isfinite(norm):
+            return
+        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
+        kept = f"the last good checkpoint, {self.good}, is in {self.folder}" if self.good else "there is no checkpoint yet"
+        raise SuiteError(f"run {self.folder.name} ({self.run.pattern.name}, seed {self.run.train.seed}) diverged at step "
+                         f"{self.state.step} of {self.run.train.steps}: {what}; lower lr = {self.run.train.lr:g} or raise "
+                         f"warmup = {self.run.train.warmup}; {kept}")
+
+    def step(self, loss: float, model: Transformer, optimizer: torch.optim.Optimizer) -> None:
+        """After a step and its records: bring the clocks up to date, report, and write a checkpoint when one is due."""
+        now, state = time.perf_counter(), self.state
+        state.seconds = self.earlier + now - self.begin
+        state.peak_memory_mib = max(self.earlier_peak, self.memory.mib())
+        last = state.step == self.run.train.steps
+        if self.progress and (last or now - self.reported >= PROGRESS_SECONDS):
+            self.reported = now
+            self.progress(self.report(loss, now))
+        if not last and now - self.saved >= max(self.every, self.cost / CHECKPOINT_SHARE):
+            save_checkpoint(self.folder, self.run, {"model": model.state_dict(), "optimizer": optimizer.state_dict(),
+                                                    "state": dataclasses.asdict(state)})
+            self.good, self.saved = f"step {state.step}", time.perf_counter()
+            self.cost = self.saved - now
+
+    def report(self, loss: float, now: float) -> dict[str, Any]:
+        done, recipe = self.state.step - self.first, self.run.train
+        a_step = (now - self.begin) / done
+        return {"step": self.state.step, "steps": recipe.steps, "loss": loss,
+                "tokens_per_s": recipe.batch * recipe.length / a_step,
+                "seconds_left": a_step * (recipe.steps - self.state.step)}

@@ -1,0 +1,221 @@
+"""A run that is killed, or whose files are damaged, ends as one that was left alone."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from small_run import RECIPE, RUN, states_equal, trained, values, weights, with_recipe
+
+from lib import checkpoint, training
+from lib.config import RunConfig
+from lib.data import make_source
+from lib.errors import SuiteError
+from lib.model import build_model
+from lib.train_run import train_run
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """RUN to its end without any interruption: (folder, result)."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return folder, trained(RUN, folder)
+
+
+LONG = with_recipe(steps=120, eval_every=50)
+
+CHILD = """
+import json, sys, torch
+from pathlib import Path
+from lib import training
+from lib.config import RunConfig
+from lib.data import make_source
+from lib.train_run import train_run
+torch.set_num_threads(1)
+training.CHECKPOINT_SHARE = float("inf")
+run = RunConfig.from_dict(json.loads(sys.argv[1]))
+train_run(run, make_source(run.data, None), None, Path(sys.argv[2]), checkpoint_every=0.0)
+"""
+
+
+def kill_after_checkpoints(folder: Path, count: int) -> int:
+    """Train LONG in another process, SIGKILL it when it has renamed `count` checkpoints; the step it had kept by then."""
+    child = subprocess.Popen([sys.executable, "-c", CHILD, json.dumps(LONG.to_dict()), str(folder)],
+                             cwd=Path(__file__).parent.parent)
+    seen, give_up = {written(folder)}, time.monotonic() + 120
+    try:
+        while len(seen) <= count:
+            assert time.monotonic() < give_up and child.poll() is None, "the training wrote too few checkpoints"
+            seen.add(written(folder))
+            time.sleep(0.001)
+    finally:
+        child.kill()
+        assert child.wait() == -signal.SIGKILL, "the training ended before it was killed: make it longer"
+    return checkpoint.load_checkpoint(folder, LONG)["state"]["step"]
+
+
+def written(folder: Path) -> int:
+    """When the newest checkpoint was written; 0 between the two renames of a new one, and before the first."""
+    try:
+        return (folder / "checkpoint.pt").stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def test_when_killed_twice_and_started_again_then_weights_and_metrics_are_those_of_an_undisturbed_run(tmp_path):
+    undisturbed = trained(LONG, tmp_path / "undisturbed")
+    first = kill_after_checkpoints(tmp_path / "killed", 5)
+    second = kill_after_checkpoints(tmp_path / "killed", 9)
+    assert 0 < first < second < LONG.train.steps
+    seconds = checkpoint.load_checkpoint(tmp_path / "killed", LONG)["state"]["seconds"]
+    resumed = trained(LONG, tmp_path / "killed")
+    assert weights(tmp_path / "killed") == weights(tmp_path / "undisturbed")
+    assert values(resumed) == values(undisturbed)
+    assert resumed.seconds > seconds > 0
+    assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == ["model.safetensors", "result.json"]
+
+
+class Stop(Exception):
+    pass
+
+
+def stopped(folder: Path, at: int, run: RunConfig = RUN) -> None:
+    """Train until step `at` with a checkpoint after every step, and leave the run there."""
+    source = make_source(run.data, None)
+
+    def batch(seed, step, size, length):
+        if step == at:
+            raise Stop
+        return source.batch(seed, step, size, length)
+    with pytest.raises(Stop):
+        train_run(run, SimpleNamespace(vocab=source.vocab, batch=batch), None, folder, checkpoint_every=0.0)
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Checkpoints after every step, however long writing takes."""
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
+
+
+def test_when_stopped_between_records_then_means_and_times_cover_what_was_before(tmp_path, eager, monkeypatch):
+    monkeypatch.setattr(training, "RECORDS", 2)                  # a record every 6 steps
+    undisturbed = trained(RUN, tmp_path / "undisturbed")
+    stopped(tmp_path / "stopped", 9)
+    state = checkpoint.load_checkpoint(tmp_path / "stopped", RUN)
+    assert len(state["state"]["losses"]) == 3
+    state["state"] |= {"seconds": 1000.0, "step_seconds": 500.0, "peak_memory_mib": 1e6}
+    checkpoint.save_checkpoint(tmp_path / "stopped", RUN, state)
+    resumed = trained(RUN, tmp_path / "stopped")
+    assert values(resumed) == values(undisturbed)
+    assert 1000 < resumed.seconds < 1100 and resumed.peak_memory_mib == 1e6
+    assert resumed.tokens_per_s == pytest.approx(RECIPE.tokens / 500, rel=0.1)
+
+
+def flip_a_byte_of_weights(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+@pytest.mark.parametrize("damage", [flip_a_byte_of_weights, cut, lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize("names", [("checkpoint.pt",), ("checkpoint.pt", "checkpoint.previous.pt")])
+def test_when_checkpoints_are_damaged_then_they_are_set_aside_and_the_result_is_the_same(
+        tmp_path, undisturbed, eager, caplog, damage, names):
+    stopped(tmp_path, 7)
+    for name in names:
+        damage(tmp_path / name)
+    left = checkpoint.load_checkpoint(tmp_path, RUN)
+    assert (left["state"]["step"] if left else 0) == (6 if len(names) == 1 else 0)
+    assert all(f"{name} is damaged" in caplog.text and (tmp_path / f"{name}.damaged").exists() for name in names)
+    result = trained(RUN, tmp_path)
+    assert weights(tmp_path) == weights(undisturbed[0]) and values(result) == values(undisturbed[1])
+
+
+def test_when_only_the_previous_checkpoint_is_there_then_the_run_goes_on_from_it(tmp_path, undisturbed, eager):
+    stopped(tmp_path, 7)
+    (tmp_path / "checkpoint.pt").unlink()                        # killed between the two renames
+    assert checkpoint.load_checkpoint(tmp_path, RUN)["state"]["step"] == 6
+    trained(RUN, tmp_path)
+    assert weights(tmp_path) == weights(undisturbed[0])
+
+
+def test_when_the_folder_holds_another_run_then_error_names_the_file(tmp_path, eager):
+    stopped(tmp_path, 3)
+    with pytest.raises(SuiteError, match="checkpoint.pt belongs to a run with another configuration"):
+        trained(with_recipe(seed=9), tmp_path)
+    trained(RUN, tmp_path)
+    with pytest.raises(SuiteError, match="model.safetensors belongs to a run with another configuration"):
+        trained(with_recipe(seed=9), tmp_path)
+
+
+def test_when_a_checkpoint_holds_code_then_it_is_not_executed(tmp_path):
+    class Code:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "executed"),)
+    torch.save({"run": checkpoint.canonical(RUN), "state": Code()}, tmp_path / "checkpoint.pt")
+    assert checkpoint.load_checkpoint(tmp_path, RUN) is None
+    assert not (tmp_path / "executed").exists() and (tmp_path / "checkpoint.pt.damaged").exists()
+
+
+def test_when_the_disk_is_full_then_error_says_what_is_needed_and_the_last_checkpoint_stays(tmp_path, eager, monkeypatch):
+    stopped(tmp_path, 4)
+    before = (tmp_path / "checkpoint.pt").read_bytes()
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SuiteError, match=r"cannot be written \(No space left on device\): make room for 0\.\d MiB"):
+        trained(RUN, tmp_path, checkpoint_every=0.0)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.previous.pt", "checkpoint.pt"]
+
+
+def test_when_the_loss_is_not_finite_then_error_names_run_step_and_last_checkpoint(tmp_path, eager):
+    run = with_recipe(lr=1e30, warmup=0)
+    with pytest.raises(SuiteError, match=r"run wild \(learned, seed 1\) diverged at step 1 of 12: the .* is (nan|inf).*"
+                                         r"lower lr = 1e\+30 .*last good checkpoint, step 1, is in .*wild"):
+        trained(run, tmp_path / "wild", checkpoint_every=0.0)
+    assert checkpoint.load_checkpoint(tmp_path / "wild", run)["state"]["step"] == 1
+
+
+def test_when_a_run_is_finished_then_it_is_loaded_and_not_trained(tmp_path, undisturbed):
+    folder, result = undisturbed
+
+    def batch(*_):
+        raise AssertionError("a finished run asked for data")
+    loaded = train_run(RUN, SimpleNamespace(vocab=8, batch=batch), None, folder)
+    assert states_equal(loaded.model, result.model) and values(loaded) == values(result)
+    assert (loaded.seconds, loaded.tokens_per_s, loaded.peak_memory_mib) == (
+        result.seconds, result.tokens_per_s, result.peak_memory_mib)
+    assert states_equal(checkpoint.load_model(RUN, folder), result.model)
+    with pytest.raises(SuiteError, match="holds no whole finished run"):
+        checkpoint.load_model(RUN, tmp_path)
+
+
+def test_when_final_weights_are_damaged_then_the_run_is_trained_again(tmp_path, undisturbed, caplog):
+    trained(RUN, tmp_path)
+    flip_a_byte_of_weights(tmp_path / "model.safetensors")
+    trained(RUN, tmp_path)
+    assert weights(tmp_path) == weights(undisturbed[0])
+    assert "model.safetensors is not the file that was written" in caplog.text
+
+
+def test_when_weights_are_stored_then_the_tied_matrix_is_there_once(undisturbed):
+    from safetensors import safe_open
+    with safe_open(undisturbed[0] / "model.safetensors", "pt") as file:
+        names = list(file.keys())
+        assert json.loads(file.metadata()["run"]) == json.loads(json.dumps(RUN.to_dict()))
+        assert sum(file.get_tensor(name).numel() for name in names) == build_model(RUN).parameter_count()

@@ -1,0 +1,178 @@
+"""Training against a plain re-computation, and what it records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from small_run import RECIPE, RUN, states_equal, trained, values, weights, with_recipe
+
+from lib import training
+from lib.config import DataConfig, PatternSpec, TrainConfig
+from lib.data import make_source
+from lib.errors import SuiteError
+from lib.model import build_model
+from lib.train_run import train_run
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """RUN to its end without any interruption: (folder, result)."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return folder, trained(RUN, folder)
+
+
+# The recipe
+
+
+def test_when_steps_pass_then_the_rate_rises_linearly_and_falls_by_a_cosine_to_a_tenth():
+    recipe = TrainConfig()
+    rates = [training.learning_rate(step, recipe) for step in range(recipe.steps)]
+    assert rates[0] == pytest.approx(3e-4 / 301) and rates[150] == pytest.approx(3e-4 * 151 / 301)
+    assert rates[300] == 3e-4 == max(rates)
+    assert rates[300 + (12_999 - 300) // 2] == pytest.approx(3e-4 * 0.55, rel=1e-3)
+    assert rates[-1] == pytest.approx(3e-5)
+    assert sum(rates) == pytest.approx(2.1, abs=0.05)           # the furthest that theta can go at multiplier 1
+
+
+@pytest.mark.parametrize("recipe", [TrainConfig(steps=s, warmup=w) for s, w in ((1, 0), (1, 1), (5, 5))])
+def test_when_a_run_is_shorter_than_its_schedule_then_rates_stay_within_the_peak(recipe):
+    assert all(0 < training.learning_rate(step, recipe) <= recipe.lr for step in range(recipe.steps))
+
+
+def test_when_parameters_are_grouped_then_matrices_alone_decay_and_theta_alone_is_multiplied():
+    model = build_model(RUN)
+    optimizer = training.build_optimizer(model, replace(RECIPE, theta_lr=10.0))
+    found = {}
+    for group in optimizer.param_groups:
+        found |= {id(p): (group["weight_decay"], group["multiplier"]) for p in group["params"]}
+    for name, p in model.named_parameters():
+        matrix, theta = name.split(".")[-1] in ("weight", "qkv", "out", "gate", "up"), name.endswith("theta")
+        assert found.pop(id(p)) == (0.1 if matrix else 0.0, 10.0 if theta else 1.0), name
+    assert not found
+
+
+def test_when_trained_plainly_then_weights_agree(tmp_path):
+    """AdamW, decay, clipping and schedule written out, on gradients of the logits' cross-entropy."""
+    run = with_recipe(steps=6, warmup=2, clip=0.05, theta_lr=7.0, eval_every=0)
+    model = trained(run, tmp_path).model
+    mine, source = build_model(run), make_source(run.data, None)
+    moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in mine.named_parameters()}
+    clipped = 0
+    for step in range(6):
+        inputs, targets = source.batch(1, step, 4, 16)
+        F.cross_entropy(mine(inputs).flatten(0, 1), targets.flatten(), ignore_index=-100).backward()
+        total = math.sqrt(sum(p.grad.square().sum().item() for p in mine.parameters()))
+        clipped += total > 0.05
+        rate = 5e-3 * ((step + 1) / 3 if step < 2 else 0.1 + 0.9 * (1 + math.cos(math.pi * (step - 2) / 3)) / 2)
+        with torch.no_grad():
+            for name, p in mine.named_parameters():
+                own = rate * (7.0 if "theta" in name else 1.0)
+                gradient = p.grad * min(1.0, 0.05 / total)
+                first, second = moments[name]
+                first.mul_(0.9).add_(gradient, alpha=0.1)
+                second.mul_(0.95).add_(gradient.square(), alpha=0.05)
+                p.mul_(1 - own * (0.1 if p.ndim == 2 else 0.0))
+                p.sub_(own * (first / (1 - 0.9 ** (step + 1))) / ((second / (1 - 0.95 ** (step + 1))).sqrt() + 1e-8))
+                p.grad = None
+    assert clipped == 6
+    for (name, a), b in zip(model.named_parameters(), mine.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_when_the_multiplier_of_theta_is_zero_then_alpha_stays_and_otherwise_it_moves_with_it(tmp_path):
+    start = build_model(RUN).alphas()
+    moved = {}
+    for multiplier in (0.0, 1.0, 10.0):
+        model = trained(with_recipe(steps=4, theta_lr=multiplier), tmp_path / str(multiplier)).model
+        moved[multiplier] = [abs(a - b) for a, b in zip(model.alphas(), start, strict=True)]
+    assert moved[0.0] == [0.0, 0.0]
+    assert all(0 < one < ten for one, ten in zip(moved[1.0], moved[10.0], strict=True))
+
+
+def test_when_a_tiny_task_is_trained_then_its_loss_falls_and_its_accuracy_rises(tmp_path):
+    run = replace(with_recipe(steps=400, batch=8, eval_every=0, lr=2e-2, warmup=20), pattern=PatternSpec("dense"))
+    result = trained(run, tmp_path)
+    losses = [m.value for m in result.metrics if m.measure == "train_loss"]
+    accuracy = [m.value for m in result.metrics if m.measure == "accuracy"]
+    assert losses[0] > 1.5 and losses[-1] < 0.3 and len(losses) == 50
+    assert len(accuracy) == 1 and accuracy[0] > 0.9
+    assert result.seconds > 0 and result.tokens_per_s > 0 and result.peak_memory_mib > 10
+
+
+def test_when_precision_is_bf16_then_losses_stay_near_float32_and_weights_are_float32(tmp_path):
+    runs = {p: trained(with_recipe(precision=p, eval_every=0), tmp_path / p) for p in ("fp32", "bf16")}
+    fp32, bf16 = ([m.value for m in r.metrics if m.measure == "train_loss"] for r in runs.values())
+    assert fp32 != bf16 and fp32 == pytest.approx(bf16, abs=0.05)
+    assert all(p.dtype == torch.float32 for p in runs["bf16"].model.parameters())
+
+
+# What is recorded
+
+
+def test_when_a_record_is_due_then_it_is_the_mean_since_the_last_one(tmp_path, monkeypatch):
+    every = {m.step: m.value for m in trained(with_recipe(steps=7), tmp_path / "a").metrics if m.measure == "train_loss"}
+    monkeypatch.setattr(training, "RECORDS", 2)
+    means = [(m.step, m.value) for m in trained(with_recipe(steps=7), tmp_path / "b").metrics if m.measure == "train_loss"]
+    assert sorted(every) == [1, 2, 3, 4, 5, 6, 7]
+    assert means == [(3, pytest.approx(sum(every[s] for s in (1, 2, 3)) / 3)),
+                     (6, pytest.approx(sum(every[s] for s in (4, 5, 6)) / 3)), (7, every[7])]
+
+
+def test_when_alpha_is_learned_then_its_path_starts_at_step_zero_and_ends_at_the_models(undisturbed):
+    _, result = undisturbed
+    paths = {(m.step, m.layer): m.value for m in result.metrics if m.measure == "alpha"}
+    assert {step for step, _ in paths} == set(range(13))
+    assert [paths[0, layer] for layer in (0, 1)] == [1.0, 1.0]
+    assert [paths[12, layer] for layer in (0, 1)] == result.model.alphas() != [1.0, 1.0]
+
+
+def test_when_text_is_trained_then_each_domain_is_measured_on_its_held_out_windows(tmp_path):
+    rng = np.random.default_rng(0)
+    stored = {(split, d): rng.integers(0, 16, 900).astype(np.uint16) for split in ("train", "heldout") for d in "ab"}
+    corpus = SimpleNamespace(domains=("a", "b"), vocab=16, tokens=lambda split, domain: stored[split, domain])
+    run = replace(RUN, pattern=PatternSpec("dense"), data=DataConfig())
+    result = train_run(run, make_source(run.data, corpus), corpus, tmp_path)
+    found = {(m.step, m.split): m.value for m in result.metrics if m.measure == "nll"}
+    assert sorted(found) == [(step, split) for step in (5, 10, 12) for split in "ab"]
+    for split in "ab":
+        part = torch.from_numpy(stored["heldout", split][:8 * 16 + 1].astype(np.int64))
+        with torch.no_grad():
+            logits = result.model(part[:-1].view(8, 16))
+        assert found[12, split] == pytest.approx(F.cross_entropy(logits.flatten(0, 1), part[1:]).item(), rel=1e-5)
+    with pytest.raises(SuiteError, match="needs its corpus"):
+        train_run(run, make_source(run.data, corpus), None, tmp_path / "without")
+
+
+def test_when_evaluations_are_more_or_less_frequent_then_weights_and_the_random_stream_are_the_same(tmp_path, undisturbed):
+    torch.manual_seed(3)
+    state = torch.random.get_rng_state()
+    models = [trained(with_recipe(eval_every=every), tmp_path / str(every)).model for every in (0, 5, 1)]
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert states_equal(models[0], models[1]) and states_equal(models[0], models[2])
+
+
+def test_when_seeds_differ_then_runs_do_and_when_equal_they_repeat(tmp_path, undisturbed):
+    folder, result = undisturbed
+    again = trained(RUN, tmp_path / "again")
+    assert weights(tmp_path / "again") == weights(folder) and values(again) == values(result)
+    assert not states_equal(trained(with_recipe(seed=2), tmp_path / "other").model, result.model)
+
+
+def test_when_training_then_progress_ends_with_the_last_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "PROGRESS_SECONDS", 0.0)
+    seen = []
+    trained(RUN, tmp_path, progress=seen.append)
+    assert [report["step"] for report in seen] == list(range(1, 13))
+    assert set(seen[-1]) == {"step", "steps", "loss", "tokens_per_s", "seconds_left"} and seen[-1]["seconds_left"] == 0
+    assert all(report["tokens_per_s"] > 0 for report in seen)
+
+
+def test_when_the_data_have_more_tokens_than_the_model_then_error_gives_both(tmp_path):
+    with pytest.raises(SuiteError, match="vocab of the model = 16 .* at least the data's 66"):
+        train_run(RUN, make_source(DataConfig.of("copying", symbols=64), None), None, tmp_path)
