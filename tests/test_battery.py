@@ -1,0 +1,247 @@
+"""The battery: items whose answers a person can work out, and models whose likelihoods are known."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from eval_fakes import CORPUS, TEXTS, WORDS, Fake, FakeCorpus, V, bigram, only, real, run_of, uniform, values
+from torch.nn import functional as F
+
+from data_prep import tokenizer as bpe
+from lib.config import Evaluation
+from lib.errors import SuiteError
+from lib.evals import build, evaluate
+from lib.evals.zero_shot import passages
+from lib.evals.zero_shot.items import Item, requests
+
+def ask(task_name, model, length=256, count=30, **parameters):
+    evaluation = Evaluation.of("battery", tasks=(task_name,), count=count, **parameters)
+    return evaluate(evaluation, model, run_of(length=length), CORPUS)
+
+
+def items_of(task_name, count=60, limit=256, **parameters):
+    return build("battery", tasks=(task_name,), count=count, **parameters).items(task_name, CORPUS, limit)[1]
+
+
+def test_when_prompts_are_executed_then_they_give_the_answer():
+    for item in items_of("variable_tracking"):
+        *lines, question = item.prompt.split("\n")
+        held = {}
+        exec("\n".join(lines), {}, held)                    # the statements come in an order that Python can run
+        assert f" {held[question.removesuffix(' =')]}" == item.candidates[item.answer]
+        assert len(set(item.candidates)) == 3 and item.chance == 1 / 3
+        source, name, hops = dict(line.split(" = ") for line in lines), question.removesuffix(" ="), -1
+        while name in source:
+            name, hops = source[name], hops + 1
+        assert item.split == f"hops={hops}" and len(lines) == 3 * (hops + 1)
+    for item in items_of("mqar"):
+        *lines, question = item.prompt.split("\n")
+        assert f" {dict(line.split(': ') for line in lines)[question.removesuffix(':')]}" == item.candidates[item.answer]
+        assert len(set(item.candidates)) == 8 and item.chance == 1 / 8
+
+
+def test_when_lego_is_resolved_then_it_gives_the_answer_and_answers_are_balanced():
+    items = items_of("lego")
+    for item in items:
+        *lines, question = item.prompt.split("\n")
+        clauses, held = dict(line.split(" = ") for line in lines), {"True": True}
+        assert len(clauses) == int(item.split.removeprefix("steps="))
+        while len(held) <= len(clauses):
+            for name, right in clauses.items():
+                source = right.removeprefix("not ")
+                if source in held:
+                    held[name] = held[source] != right.startswith("not ")
+        assert item.candidates[item.answer] == f" {held[question.removesuffix(' =')]}"
+    for split in ("steps=2", "steps=3", "steps=4"):
+        assert np.mean([item.answer for item in items if item.split == split]) == 0.5
+    assert 0.3 < np.mean(["= not True" in item.prompt for item in items]) < 0.7
+
+
+def test_when_a_last_word_is_asked_then_it_stands_in_the_passage_before_its_sentence():
+    items = items_of("lambada", limit=128)
+    assert len(items) == 60
+    for item in items:
+        *before, sentence = item.prompt.split(".")
+        words = WORDS.findall(item.prompt)
+        assert item.candidates[0].strip() in WORDS.findall(".".join(before))
+        assert any(item.prompt + item.candidates[0] + "." in text for text in TEXTS)
+        assert len(sentence) > 0 and item.chance == pytest.approx(1 / len({w.lower() for w in words}))
+    assert {item.candidates for item in items} == {(" river",)}, "the last one that can be asked"
+
+
+def test_when_a_passage_lacks_what_is_asked_then_there_is_no_item():
+    assert passages.last_word("Anna saw the river. Bruno saw the river.").prompt == "Anna saw the river. Bruno saw the"
+    assert passages.last_word("Anna saw the river. Bruno saw the bridge.") is None
+    assert passages.last_word("Anna saw it all. On that river Bruno saw the river.") is None, "only its own sentence has it"
+    draws = np.random.default_rng(0)
+    item = passages.blank_out("It cost 12 coins, then 15, then 15 and 17.", draws, "")
+    assert set(item.candidates) == {" 12", " 15"} and item.candidates[item.answer] == " 15"
+    assert passages.blank_out("It cost 12 coins, then 15, then 16 and 17.", draws, "") is None
+    assert passages.blank_out("It cost 15 coins, then all of 15.", draws, "") is None, "there is nothing to choose from"
+
+
+def test_when_a_cloze_is_asked_then_candidates_are_of_one_kind_and_stood_before():
+    items = items_of("cloze", limit=128)
+    assert {item.split for item in items} == {"math", "stories"} and len(items) == 60
+    for item in items:
+        assert all(c.strip() in re.findall(r"[A-Za-z]+|[0-9]+", item.prompt) for c in item.candidates)
+        assert len({c.strip().isdigit() for c in item.candidates}) == 1
+        assert 2 <= len(item.candidates) == len(set(item.candidates)) and item.chance == 1 / len(item.candidates)
+        assert any(item.prompt + item.candidates[item.answer] in text for text in TEXTS)
+    assert len({item.answer for item in items}) > 1, "the answer's place is drawn"
+
+
+def test_when_documents_are_cut_then_passages_are_theirs_and_no_longer_than_the_context():
+    tokenizer = CORPUS.tokenizer()
+    found = list(passages.passages(CORPUS, "stories", tokenizer, 40))
+    assert len(found) > 100 and all(any(text in whole for whole in TEXTS) for text in found)
+    assert all(5 < len(tokenizer.encode(text).ids) <= 41 for text in found)
+    assert list(passages.passages(CORPUS, "stories", tokenizer, 1000)) == [], "a quarter of the context at least"
+
+
+def test_when_minimal_pairs_are_made_then_they_differ_in_one_word_and_both_numbers_are_right_alike():
+    items = items_of("blimp", count=300)
+    assert len({item.candidates for item in items}) == 300
+    for item in items:
+        good, bad = (sentence.rstrip(".").split() for sentence in item.candidates)
+        assert sum(a != b for a, b in zip(good, bad, strict=True)) == 1
+    agreement = [item.candidates for item in items if item.split == "subject_verb_agreement"]
+    assert len(agreement) == 100
+    for good, _ in agreement:
+        noun, verb = good.split()[1], good.rstrip(".").split()[-1]
+        assert noun.endswith("s") != verb.endswith("s")
+    assert np.mean([good.split()[1].endswith("s") for good, _ in agreement]) == 0.5
+    assert np.mean([good.split()[3] in ("this", "that") for good, _ in
+                    (i.candidates for i in items if i.split == "determiner_noun_agreement")]) == 0.5
+
+
+@pytest.mark.parametrize("task_name", ["variable_tracking", "lego", "mqar"])
+def test_when_a_model_is_uniform_then_ties_share_the_credit_and_accuracy_is_chance(task_name):
+    # Digits are one piece each; True and False must be as well, or the shorter answer would win.
+    tokenizer = bpe.train([" True False " + " ".join(" 0123456789")] * 50, V)
+    corpus = FakeCorpus()
+    corpus.tokenizer = lambda: tokenizer
+    result = evaluate(Evaluation.of("battery", tasks=(task_name,), count=30), uniform(), run_of(length=256), corpus)
+    assert len({len(tokenizer.encode(t).ids) for t in (" True", " False")}) == 1
+    assert only(result, "accuracy", split=task_name) == pytest.approx(only(result, "chance", split=task_name))
+    assert only(result, "count", split=task_name) == 30
+
+
+def test_when_a_prompt_is_too_long_then_its_beginning_is_cut_unless_it_is_needed():
+    tokenizer = CORPUS.tokenizer()
+    prompt, say = tokenizer.encode(TEXTS[0]).ids, tokenizer.encode(" Bruno").ids
+    item = Item(TEXTS[0], (" Bruno",), 0, 0.5, "")
+    (request,) = requests(tokenizer, item, 0, 12)
+    assert request.read == (*prompt[-(13 - len(say)):], *say[:-1]) and request.say == tuple(say)
+    assert len(request.read) == 12
+    with pytest.raises(SuiteError, match="was trained on 12"):
+        requests(tokenizer, replace(item, whole=True), 0, 12)
+    assert requests(tokenizer, Item("", (" Bruno",), 0, 0.5, ""), 7, 12)[0].read == (7, *say[:-1])
+
+
+def test_when_a_bigram_model_answers_then_likelihoods_are_those_by_hand():
+    model, log_p = bigram(seed=2)
+    items = items_of("cloze", count=30, limit=60)
+    result = ask("cloze", model, length=60)
+    tokenizer, credit, nll = CORPUS.tokenizer(), [], []
+    for item in items:
+        likelihood = []
+        for candidate in item.candidates:
+            path = [*tokenizer.encode(item.prompt).ids[-1:], *tokenizer.encode(candidate).ids]
+            likelihood.append(sum(float(log_p[a, b]) for a, b in zip(path, path[1:])))
+        credit.append(likelihood[item.answer] == max(likelihood))
+        nll.append(-likelihood[item.answer])
+    assert only(result, "accuracy", split="cloze") == np.mean(credit)
+    assert only(result, "target_nll", split="cloze") == pytest.approx(np.mean(nll), rel=1e-5)
+    assert result.arrays["correct.cloze"].tolist() == credit
+    assert {m.split for m in result.metrics} == {"cloze", "cloze/math", "cloze/stories"}
+    assert max(call["shape"][1] for call in model.calls) <= 60
+
+
+def test_when_a_model_says_the_last_word_then_it_is_right():
+    ids = CORPUS.tokenizer().encode(" river").ids
+
+    def knowing(tokens):
+        logits = torch.zeros(*tokens.shape, V)
+        logits[..., ids[0]] = 9
+        for a, b in zip(ids, ids[1:]):
+            logits[tokens == a] = 9 * F.one_hot(torch.tensor(b), V).float()
+        return logits
+    result = ask("lambada", Fake(knowing), length=128)
+    assert only(result, "accuracy", split="lambada-offline") == 1 and only(result, "count", split="lambada-offline") == 30
+    assert only(ask("lambada", uniform(), length=128), "accuracy", split="lambada-offline") == 0
+
+
+def test_when_a_bigram_model_reads_minimal_pairs_then_the_whole_sentence_counts(tmp_path):
+    model, log_p = bigram(seed=3)
+    pairs = [("The boy runs.", "The boy run."), ("Bruno had coins.", "Clara had coins."),
+             ("Anna met Bruno.", "Bruno met Anna.")]
+    rows = [json.dumps({"sentence_good": good, "sentence_bad": bad, "field": "x"}) + "\n" for good, bad in pairs]
+    (tmp_path / "first.jsonl").write_text("".join(rows[:2]), "utf-8")
+    (tmp_path / "second.jsonl").write_text(rows[2], "utf-8")
+    result = ask("blimp", model, blimp_folder=str(tmp_path))
+
+    def likelihood(text):
+        path = [0, *CORPUS.tokenizer().encode(text).ids]
+        return sum(float(log_p[a, b]) for a, b in zip(path, path[1:]))
+    right = [likelihood(good) > likelihood(bad) for good, bad in pairs]
+    assert only(result, "accuracy", split="blimp") == pytest.approx(np.mean(right))
+    assert only(result, "accuracy", split="blimp/second") == right[2] and only(result, "count", split="blimp/first") == 2
+    assert only(result, "chance", split="blimp") == 0.5 and not values(result, "target_nll")
+    (tmp_path / "second.jsonl").write_text('{"sentence": "x"}\n', "utf-8")
+    with pytest.raises(SuiteError, match="second.jsonl, line 1"):
+        ask("blimp", model, blimp_folder=str(tmp_path))
+
+
+def test_when_a_folder_of_lambada_is_given_then_it_is_used_and_the_split_says_so(tmp_path):
+    (tmp_path / "test.jsonl").write_text('{"text": "Anna went to the old river to see Clara"}\n', "utf-8")
+    result = ask("lambada", uniform(), lambada_folder=str(tmp_path))
+    assert only(result, "count", split="lambada") == 1 and only(result, "chance", split="lambada") == pytest.approx(1 / 7)
+
+
+@pytest.mark.skipif(not Path(__file__).parents[2].joinpath("shared/data/blimp").is_dir(), reason="no folder of BLiMP here")
+def test_when_blimp_itself_is_there_then_its_eight_subsets_are_read():
+    folder = Path(__file__).parents[2] / "shared" / "data" / "blimp"
+    result = ask("blimp", uniform(), count=5, blimp_folder=str(folder))
+    assert only(result, "count", split="blimp") == 40
+
+
+def test_when_loss_falls_along_the_context_then_the_score_is_negative():
+    def sharper(tokens):
+        at = torch.arange(tokens.shape[1], dtype=torch.float32)[None, :, None]
+        return torch.log1p(at / 100) * F.one_hot(tokens, V)            # likelier to say the same token again
+    flat = ask("in_context", uniform(), length=160, count=10)
+    assert only(flat, "in_context_score", split="in_context") == pytest.approx(0, abs=1e-6)
+    model = Fake(sharper)
+    result = ask("in_context", model, length=160, count=10)
+    inputs = {d: CORPUS.tokens("heldout", d).astype(int) for d in CORPUS.domains}
+    early, late = [], []
+    for tokens in inputs.values():
+        for start in range(0, 800, 160):
+            for t in range(160):
+                same = tokens[start + t] == tokens[start + t + 1]
+                loss = math.log(V - 1 + 1 + t / 100) - (math.log1p(t / 100) if same else 0)
+                (early if 10 <= t < 20 else late if t >= 140 else []).append(loss)
+    assert only(result, "nll_early", split="in_context") == pytest.approx(np.mean(early), rel=1e-5)
+    assert only(result, "in_context_score", split="in_context") == pytest.approx(np.mean(late) - np.mean(early), rel=1e-3)
+    assert result.arrays["in_context"].shape == (10,) and only(result, "count", split="in_context/math") == 5
+
+
+def test_when_items_are_padded_then_their_likelihood_is_that_without_padding():
+    model, run = real(length=200)
+    items = items_of("variable_tracking", count=9)
+    result = evaluate(Evaluation.of("battery", tasks=("variable_tracking",), count=9), model, run, CORPUS)
+    tokenizer, by_hand = CORPUS.tokenizer(), []
+    for item in items:
+        prompt, say = tokenizer.encode(item.prompt).ids, tokenizer.encode(item.candidates[item.answer]).ids
+        with torch.no_grad():
+            log_p = model(torch.tensor([prompt + say]))[0].double().log_softmax(-1)
+        by_hand.append(-sum(float(log_p[len(prompt) - 1 + n, piece]) for n, piece in enumerate(say)))
+    assert result.arrays["target_nll.variable_tracking"] == pytest.approx(by_hand, rel=1e-5)

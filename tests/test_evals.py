@@ -1,0 +1,296 @@
+"""Evaluations against models whose answers are known: uniform, bigram, linear, and one that knows a task."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from eval_fakes import CORPUS, V, Fake, bigram, only, real, run_of, uniform, values
+from torch import nn
+from torch.nn import functional as F
+
+from lib.config import DataConfig, Evaluation
+from lib.errors import SuiteError
+from lib.evals import build, evaluate, names
+from lib.evals.scoring import position_bins
+from lib.evals.task import HELD_OUT
+from lib.tasks import task
+
+# Perplexity
+
+
+def perplexity(**parameters):
+    return Evaluation.of("perplexity", **{"lengths": (100,), "tokens": 1000, **parameters})
+
+
+def test_when_a_model_is_uniform_then_perplexity_is_the_vocabulary():
+    result = evaluate(perplexity(lengths=(64, 100)), uniform(), run_of(), CORPUS)
+    assert len(values(result, "perplexity")) == 4
+    assert values(result, "perplexity") == pytest.approx([V] * 4, rel=1e-6)
+    assert values(result, "position_nll") == pytest.approx([math.log(V)] * len(values(result, "position_nll")), rel=1e-6)
+
+
+def test_when_a_model_is_a_bigram_table_then_its_loss_is_the_sum_by_hand():
+    model, log_p = bigram()
+    result = evaluate(perplexity(lengths=(300,), tokens=2000), model, run_of(), CORPUS)
+    for domain in CORPUS.domains:
+        tokens = CORPUS.tokens("heldout", domain).astype(int)[:1801]             # six windows, and the last target
+        by_hand = [-float(log_p[a, b]) for a, b in zip(tokens, tokens[1:])]
+        assert only(result, "nll", split=domain, length=300) == pytest.approx(np.mean(by_hand), rel=1e-6)
+        assert only(result, "perplexity", split=domain, length=300) == pytest.approx(math.exp(np.mean(by_hand)), rel=1e-5)
+        assert only(result, "count", split=domain) == 1800
+        first, last = 32, 64
+        inside = [by_hand[300 * w + t] for w in range(6) for t in range(first, last)]
+        assert only(result, "position_nll", split=domain, position=first) == pytest.approx(np.mean(inside), rel=1e-6)
+        sums, counts = result.arrays[f"nll.{domain}.300"], result.arrays[f"count.{domain}.300"]
+        assert sums.shape == counts.shape == (6, 7)
+        assert sums[2].sum() == pytest.approx(sum(by_hand[600:900]), rel=1e-6)
+        assert sums[4, 6] == pytest.approx(sum(by_hand[1200 + 256:1500]), rel=1e-6)
+
+
+def test_when_bins_are_added_up_then_they_are_the_whole_loss():
+    model, _ = bigram(seed=1)
+    result = evaluate(perplexity(lengths=(200,), tokens=1400), model, run_of(), CORPUS)
+    for domain in CORPUS.domains:
+        edges = result.arrays["edges.200"]
+        by_bin = values(result, "position_nll", split=domain)
+        assert np.dot(by_bin, np.diff(edges)) / 200 == pytest.approx(only(result, "nll", split=domain), rel=1e-9)
+
+
+@pytest.mark.parametrize(("length", "edges"), [
+    (5, [0, 5]), (8, [0, 8]), (100, [0, 8, 16, 32, 64, 100]), (128, [0, 8, 16, 32, 64, 128]),
+    (300, [0, 8, 16, 32, 64, 128, 256, 300]), (512, [0, 8, 16, 32, 64, 128, 256, 384, 512])])
+def test_when_a_length_is_given_then_the_bins_are_those_of_the_design(length, edges):
+    assert position_bins(length).tolist() == edges
+
+
+def test_when_rope_and_mask_are_changed_then_the_model_is_asked_so_and_the_table_says_so():
+    model = uniform()
+    result = evaluate(perplexity(rope="yarn", pattern=("local", (("window", 5),))), model, run_of(length=50), CORPUS)
+    call = model.calls[0]
+    assert (call["rope"], call["trained_length"], call["pattern"].name, call["pattern"].window) == ("yarn", 50, "local", 5)
+    assert (call["pattern"].layers, call["pattern"].heads) == (2, 2)
+    assert {m.variant for m in result.metrics} == {"rope=yarn, pattern=local"}
+    plain = evaluate(perplexity(), model, run_of(), CORPUS)
+    assert {m.variant for m in plain.metrics} == {""} and model.calls[-1]["pattern"] is None
+    assert {m.variant for m in evaluate(perplexity(rope="ntk", variant="mine"), model, run_of(), CORPUS).metrics} == {"mine"}
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_when_a_run_was_trained_in_a_precision_then_it_is_evaluated_in_it(precision):
+    model = uniform().train()
+    before = torch.random.get_rng_state()
+    evaluate(perplexity(), model, run_of(precision=precision), CORPUS)
+    call = model.calls[0]
+    assert call["bf16"] == (precision == "bf16") and not call["graph"] and not call["training"]
+    assert model.training, "the mode is given back"
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_when_windows_are_many_then_no_forward_pass_has_more_than_4096_tokens():
+    model = uniform()
+    evaluate(perplexity(lengths=(10,), tokens=5500), model, run_of(), CORPUS)
+    assert max(math.prod(call["shape"]) for call in model.calls) <= 4096 and len(model.calls) == 4
+
+
+def test_when_losses_are_not_finite_then_it_is_an_error_and_no_number():
+    broken = Fake(lambda tokens: torch.full((*tokens.shape, V), -torch.inf))
+    with pytest.raises(SuiteError, match="not finite"):
+        evaluate(perplexity(), broken, run_of(), CORPUS)
+
+
+# Tasks
+
+
+def solver(inputs_to_targets, vocab):
+    """Says the target at every scored position, and the token 0 elsewhere."""
+    def logits(tokens):
+        targets = torch.stack([inputs_to_targets[tuple(row.tolist())] for row in tokens])
+        return 9 * F.one_hot(targets.clamp(min=0), vocab).float()
+    return Fake(logits, vocab)
+
+
+def marked_run():
+    return run_of(length=64, vocab=20, data=DataConfig.of("marked_copy", distances=(5, 11), marks=8, symbols=18))
+
+
+def test_when_a_model_knows_one_distance_then_accuracy_says_so_by_distance():
+    made = task("marked_copy", distances=(5, 11), marks=8, symbols=18)
+    known = {}
+    for step, size in ((0, 64), (1, 36)):
+        inputs, targets, labels = made.labelled(HELD_OUT + 3, step, size, 64)
+        right = np.where(labels == 11, (targets + 1) % 18, targets)          # wrong at distance 11
+        known |= {tuple(i): torch.from_numpy(t) for i, t in zip(inputs.tolist(), right, strict=True)}
+    result = evaluate(Evaluation.of("task", count=100, seed=3), solver(known, 20), marked_run())
+    assert only(result, "accuracy", split="distance=5") == 1 and only(result, "accuracy", split="distance=11") == 0
+    near, far = only(result, "count", split="distance=5"), only(result, "count", split="distance=11")
+    assert only(result, "count", split="marked_copy") == near + far > 600
+    assert only(result, "accuracy", split="marked_copy") == pytest.approx(near / (near + far))
+    assert set(values(result, "chance")) == {1 / 18}
+    assert only(result, "target_nll", split="distance=5") == pytest.approx(math.log1p(19 * math.exp(-9)), rel=1e-3)
+    assert only(result, "target_nll", split="distance=11") == pytest.approx(9 + math.log1p(19 * math.exp(-9)), rel=1e-5)
+    assert result.arrays["correct.marked_copy.64"].sum() == near and result.arrays["count.distance=11.64"].shape == (100,)
+
+
+def test_when_a_model_is_uniform_then_the_task_costs_the_logarithm_of_the_vocabulary():
+    result = evaluate(Evaluation.of("task", count=20, lengths=(64, 80)), uniform(20), marked_run())
+    assert values(result, "target_nll", split="marked_copy") == pytest.approx([math.log(20)] * 2, rel=1e-6)
+    assert {m.length for m in result.metrics} == {64, 80}
+
+
+def test_when_sequences_are_held_out_then_no_training_seed_draws_them():
+    made = task("lego", chain=2)
+    held_out = made.batch(HELD_OUT, 0, 4, 16)[0]
+    # numpy pads a short seed with zeros: a seed of more than one 32-bit word would be some (seed, step) of the training.
+    assert HELD_OUT < 2 ** 32
+    assert not any(torch.equal(held_out, made.batch(seed, step, 4, 16)[0])
+                   for seed in (0, 1, 2 ** 31 - 1) for step in (0, 1, HELD_OUT))
+    with pytest.raises(SuiteError, match="train.seed"):
+        evaluate(Evaluation.of("task", count=4), uniform(20), dataclasses.replace(
+            marked_run(), train=dataclasses.replace(marked_run().train, seed=HELD_OUT)))
+
+
+# Alphas, memory, gradients
+
+
+def test_when_a_model_has_alphas_then_each_layer_has_a_row():
+    model = uniform()
+    model.alphas = lambda: [0.5, 1.25]
+    result = evaluate(Evaluation.of("alphas"), model, run_of(), None)
+    assert [(m.measure, m.layer, m.value) for m in result.metrics] == [("alpha", 0, 0.5), ("alpha", 1, 1.25)]
+    model.alphas = lambda: []
+    with pytest.raises(SuiteError, match="'dense' has none"):
+        evaluate(Evaluation.of("alphas"), model, run_of(), None)
+
+
+def test_when_pairs_are_counted_then_memory_follows_the_formula():
+    run = run_of(pattern="local", window=3)
+    result = evaluate(Evaluation.of("attention_memory", lengths=(10, 20)), uniform(), run, None)
+    pairs = sum(min(i, 3) + 1 for i in range(20))
+    assert only(result, "attention_bytes", length=20) == pairs * 2 * 2 * 4
+    assert only(result, "dense_attention_bytes", length=20) == 210 * 2 * 2 * 4
+    assert only(result, "attention_memory_ratio", length=20) == pytest.approx(210 / pairs)
+    half = evaluate(Evaluation.of("attention_memory"), uniform(), run_of(length=10, precision="bf16"), None)
+    assert only(half, "attention_bytes", length=10) == 55 * 2 * 2 * 2 and only(half, "attention_memory_ratio") == 1
+
+
+class Linear(nn.Module):
+    """The state at i is the sum of decay^(i - j) times the embedding of j: its derivative is known."""
+
+    def __init__(self, decay, length, vocab=V, d=6):
+        super().__init__()
+        draws = torch.Generator().manual_seed(0)
+        self.embedding = nn.Embedding.from_pretrained(torch.randn(vocab, d, generator=draws))
+        self.blocks = nn.ModuleList([nn.Linear(d, d, bias=False), nn.Linear(d, d, bias=False)])
+        distance = torch.arange(length)[:, None] - torch.arange(length)
+        self.register_buffer("mix", torch.where(distance >= 0, decay ** distance.clamp(min=0).double(), 0.0).float())
+
+    def states(self, x, **how):
+        return self.mix @ x
+
+    def loss(self, tokens, targets):
+        x = self.embedding(tokens)
+        return (self.blocks[0](x).sum() * 3 + self.blocks[1](x).square().sum() / 2) / tokens.numel()
+
+
+def test_when_influence_is_known_then_its_share_by_distance_is_exact():
+    decay, T, far = 0.9, 64, 20
+    evaluation = Evaluation.of("gradient_flow", far=far, windows=3, queries=5)
+    model = Linear(decay, T)
+    result = evaluate(evaluation, model, run_of(length=T), CORPUS)
+    positions = [20, 31, 42, 52, 63]                      # evenly spaced from far to T - 1
+    share = np.mean([sum(decay ** d for d in range(far, i + 1)) / sum(decay ** d for d in range(i + 1)) for i in positions])
+    assert only(result, "far_influence_share", position=far) == pytest.approx(share, rel=1e-5)
+    nearest = np.mean([sum(decay ** d for d in (4, 5, 6, 7)) / sum(decay ** d for d in range(i + 1)) for i in positions])
+    assert only(result, "influence_share", position=4) == pytest.approx(nearest, rel=1e-5)
+    assert sum(values(result, "influence_share")) == pytest.approx(1)
+    assert [m.position for m in result.metrics if m.measure == "influence_share"] == [0, 1, 2, 4, 8, 16, 32]
+    influence = result.arrays["influence"]
+    assert influence.shape == (3, 5, 7)
+    # Influence itself is decay^d times the norm of the row of the table that the model says.
+    x = model.embedding(torch.from_numpy(CORPUS.tokens("heldout", "math")[:T].astype(int)))
+    row = model.embedding.weight[(model.states(x)[63] @ model.embedding.weight.T).argmax()]
+    assert influence[0, 4, :2] == pytest.approx([float(row.norm()), decay * float(row.norm())], rel=1e-5)
+
+
+def test_when_gradients_are_taken_then_their_norms_are_by_layer_and_none_is_left_behind():
+    model = Linear(0.5, 32)
+    result = evaluate(Evaluation.of("gradient_flow", far=8, windows=2), model, run_of(length=32), CORPUS)
+    tokens = torch.from_numpy(np.stack([CORPUS.tokens("heldout", d)[:32] for d in CORPUS.domains]).astype(int))
+    x = model.embedding(tokens)
+    first = (3 * x.sum(dim=(0, 1)) / tokens.numel()).norm() * 6 ** 0.5         # the same row for each of six outputs
+    assert only(result, "gradient_norm", layer=0) == pytest.approx(float(first), rel=1e-5)
+    second = torch.einsum("btd,bte->de", model.blocks[1](x), x) / tokens.numel()
+    assert only(result, "gradient_norm", layer=1) == pytest.approx(second.norm().item(), rel=1e-4)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_when_a_task_was_trained_then_gradients_are_followed_on_its_sequences():
+    run = run_of(length=64, data=DataConfig.of("copying", string=8), vocab=34)
+    result = evaluate(Evaluation.of("gradient_flow", far=32), Linear(0.9, 64, vocab=34), run)
+    assert 0 < only(result, "far_influence_share") < 1
+
+
+# The real model
+
+
+@pytest.mark.parametrize(("pattern", "own"), [("dense", {}),
+                                              ("scaled_base", {"schedule": "linear", "window": 3, "rungs": 8})])
+def test_when_the_real_model_is_evaluated_then_its_loss_is_that_of_its_logits_in_float64(pattern, own):
+    model, run = real(pattern=pattern, **own)
+    result = evaluate(perplexity(lengths=(70,), tokens=500), model, run, CORPUS)
+    tokens = torch.from_numpy(CORPUS.tokens("heldout", "stories")[:491].astype(int))
+    with torch.no_grad():
+        log_p = model(tokens[:-1].view(7, 70)).double().log_softmax(-1)
+    by_hand = -log_p.gather(2, tokens[1:].view(7, 70, 1)).mean()
+    assert only(result, "nll", split="stories") == pytest.approx(float(by_hand), rel=1e-5)
+
+
+def test_when_layers_have_a_window_then_no_influence_comes_from_further_than_they_reach():
+    model, run = real(pattern="local", window=4)
+    result = evaluate(Evaluation.of("gradient_flow", far=9, windows=2), model, run, CORPUS)
+    assert only(result, "far_influence_share", position=9) == 0, "two layers of window 4 reach 8 tokens back"
+    near = evaluate(Evaluation.of("gradient_flow", far=8, windows=2), model, run, CORPUS)
+    assert only(near, "far_influence_share", position=8) > 0
+    assert len(values(near, "gradient_norm")) == 2 and min(values(near, "gradient_norm")) > 0
+
+
+# Wrong input
+
+
+def test_when_a_file_defines_an_evaluation_then_it_is_found_by_name():
+    assert set(names()) >= {"perplexity", "task", "battery", "alphas", "gradient_flow", "attention_memory"}
+
+
+@pytest.mark.parametrize(("name", "parameters", "says"), [
+    ("perplexty", {}, "did you mean 'perplexity'"),
+    ("perplexity", {}, "needs a value for tokens"),
+    ("perplexity", {"tokens": 100, "length": (3,)}, "did you mean 'lengths'"),
+    ("perplexity", {"tokens": 100, "lengths": (200,)}, "tokens = 100"),
+    ("perplexity", {"tokens": 100, "rope": "yarm"}, "did you mean 'yarn'"),
+    ("task", {"count": 0}, "count = 0"),
+    ("task", {"count": 2.5}, "count = 2.5 .*type int"),
+    ("battery", {"tasks": ("legos",)}, "did you mean 'lego'"),
+    ("battery", {"tasks": ()}, r"tasks = \(\)"),
+    ("battery", {"blimp_folder": "nowhere/at/all"}, "blimp_folder = 'nowhere/at/all'"),
+    ("gradient_flow", {"queries": 0}, "queries = 0")])
+def test_when_a_parameter_is_wrong_then_the_error_names_it(name, parameters, says):
+    with pytest.raises(SuiteError, match=says):
+        build(name, **parameters)
+
+
+@pytest.mark.parametrize(("evaluation", "run", "corpus", "says"), [
+    (perplexity(), run_of(), None, "needs a corpus"),
+    (perplexity(), run_of(vocab=V + 1), CORPUS, f"vocab = {V}, the model {V + 1}"),
+    (perplexity(), run_of(data=DataConfig.of("lego")), CORPUS, "trained on 'lego'"),
+    (perplexity(pattern=("locl", ())), run_of(), CORPUS, "did you mean 'local'"),
+    (Evaluation.of("task"), run_of(), CORPUS, "data.source = 'text'"),
+    (Evaluation.of("task"), run_of(data=DataConfig.of("lego"), vocab=20), None, "model.vocab = 20 .*53"),
+    (Evaluation.of("gradient_flow", far=100), run_of(), CORPUS, "far = 100 .*below the training length 100"),
+    (Evaluation.of("battery", tasks=("variable_tracking",), count=3), run_of(length=40), CORPUS, "was trained on 40")])
+def test_when_an_evaluation_does_not_fit_the_run_then_the_error_says_why(evaluation, run, corpus, says):
+    with pytest.raises(SuiteError, match=says):
+        evaluate(evaluation, uniform(), run, corpus)
