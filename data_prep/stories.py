@@ -134,8 +134,8 @@ class Story:
             body.append(self._trade())
         if w.chance(0.4):
             body.append(self._hand_on())
-        old = [fact for fact in self.told if fact.scene <= scene - 3]
-        if old:
+        gap = w.pick((1, 2, 3, 5))      # scenes of about 150 tokens: some recalls fit a short window, most do not
+        if old := [fact for fact in self.told if fact.scene <= scene - gap]:
             least = min(fact.recalls for fact in old)
             body.append(self._recall(w.pick([fact for fact in old if fact.recalls == least])))
         return " ".join([*lines, *w.some(body, len(body))])

@@ -88,7 +88,7 @@ def folder_domains(config: CorpusConfig, found: dict[str, list[Path]], notes: li
 def split(domain: Domain, config: CorpusConfig) -> tuple[Dataset, Dataset]:
     """Training and held-out documents. Offline: the first ones are held out, as their order is random by itself.
 
-    A person's own: `heldout_tokens`, or a tenth where text is scarce, in seeded runs of neighbouring documents; order is kept.
+    A person's own: `heldout_tokens`, or a tenth where text is scarce, in seeded runs of neighbouring documents; order stays.
     """
     documents = domain.take(config.train_tokens + config.heldout_tokens, config.vocab)
     sizes = np.array([len(text.encode()) for text in documents["text"]], np.int64)

@@ -9,6 +9,10 @@ from collections.abc import Iterable
 class SuiteError(ValueError):
     """Wrong input. Command lines print its message alone, without a traceback, and exit with 2."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows (IPython asks the exception): the message alone; the cell has failed all the same."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 def require(ok: bool, parameter: str, value: object, allowed: str) -> None:
     """Raise a `SuiteError` that names `parameter`, its `value` and what is `allowed`, unless `ok`."""

@@ -90,6 +90,7 @@ FORMS = {
     "only leading": Offsets((), leading=3),
     "both ways": Offsets((-40, -5, -1, 0, 3, 8), leading=4, causal=False),
     "twenty keys": Offsets(tuple(range(20))),
+    "every other key": Offsets(tuple(range(0, 200, 2))),
     "by head": HeadOffsets((Offsets((0, 1)), Offsets((0, 2, 4), leading=1),
                             Offsets((0,)), Offsets((0, 5, 6, 7), leading=3))),
     "soft": SoftWindow(6, 3),
@@ -134,7 +135,7 @@ def test_when_the_reference_attends_then_it_is_a_softmax_over_the_keys_of_the_ru
 
 @pytest.mark.parametrize("alpha", [1.0, 0.6, 1.5, 1.37])
 def test_when_alpha_is_learned_then_the_reference_blends_keys_and_values_as_the_design_says(alpha):
-    W, base, T = 2, (1, 2, 3, 5, 8, 13), 15
+    W, base, T = 2, (1, 2, 3, 5, 6, 8, 13), 15         # at 0.6 the rungs 5 and 6 fall between the same two keys
     q, k, v, _ = (x.numpy() for x in inputs(1, 1, 1, T))
     given = torch.tensor(alpha, dtype=torch.float64)
     tensors = (torch.from_numpy(x) for x in (q, k, v))

@@ -75,7 +75,8 @@ def test_when_a_configuration_names_text_then_the_source_has_its_mixture() -> No
 
 
 @pytest.mark.parametrize(("mixture", "message"), [
-    ({"d": 1.0}, "unknown domain of the mixture 'd'"), ({"a": -1.0}, r"mixture\['a'\] = -1.0"), ({"a": 0.0}, "at least one weight"),
+    ({"d": 1.0}, "unknown domain of the mixture 'd'"), ({"a": -1.0}, r"mixture\['a'\] = -1.0"),
+    ({"a": 0.0}, "at least one weight"),
     ({"a": float("nan")}, r"mixture\['a'\] = nan"), ({"a": "1"}, r"mixture\['a'\] = '1'"), ({}, "at least one weight")])
 def test_when_a_mixture_is_wrong_then_the_error_names_it(mixture: dict, message: str) -> None:
     with pytest.raises(SuiteError, match=message):

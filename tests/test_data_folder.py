@@ -34,7 +34,8 @@ def read(root: Path) -> tuple[dict[str, list[folder.Document]], list[str]]:
 
 
 def built(root: Path, **changes: int) -> Corpus:
-    return build.corpus(CorpusConfig(str(root), **{"vocab": 400, "train_tokens": 20_000, "heldout_tokens": 3_000, **changes}))
+    numbers = {"vocab": 400, "train_tokens": 20_000, "heldout_tokens": 3_000, **changes}
+    return build.corpus(CorpusConfig(str(root), **numbers))
 
 
 def write_parquet(path: Path, columns: dict[str, list]) -> None:
@@ -59,8 +60,8 @@ def test_when_files_are_of_every_kind_then_each_subfolder_is_a_domain_and_rows_a
 
 
 def test_when_there_is_no_text_column_then_prose_is_joined_and_identifiers_labels_and_numbers_are_not(root: Path) -> None:
-    rows = [{"id": f"a b c d {n}", "pairID": "one two three", "question": f"How much is {n} and {n}?", "label": "sum", "n": n,
-             "answer": f"That is {n + n}.", "source_url": "a long url here"} for n in range(150)]
+    rows = [{"id": f"a b c d {n}", "pairID": "one two three", "question": f"How much is {n} and {n}?", "n": n,
+             "label": "sum", "answer": f"That is {n + n}.", "source_url": "a long url here"} for n in range(150)]
     (root / "good" / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
     documents, notes = read(root)
     assert len(documents["good"]) == 150
@@ -137,7 +138,7 @@ def test_when_parquet_is_cut_off_or_damaged_then_the_error_names_it(root: Path) 
 
 def test_when_a_domain_is_too_short_then_the_error_names_its_files_and_says_what_is_needed(root: Path) -> None:
     (root / "good" / "a.txt").write_text(Story(0, 0).text)
-    with pytest.raises(SuiteError, match=r"'good' is too short: \d+ training .*16392 and 2049 are needed. Add text to .*a.txt"):
+    with pytest.raises(SuiteError, match=r"'good' is too short: \d+ training .*16392 and 2049 are needed. Add .*a.txt"):
         built(root)
 
 
@@ -156,7 +157,8 @@ def test_when_a_domain_is_small_then_it_gives_what_it_has_and_holds_out_a_tenth_
     corpus = built(root, train_tokens=100_000, heldout_tokens=20_000)
     counts = {name: corpus.manifest["domains"][name] for name in corpus.domains}
     assert list(counts) == ["good", "small"]
-    assert {split: counts["good"][split]["tokens"] for split in ("train", "heldout")} == {"train": 100_000, "heldout": 20_000}
+    good = {split: counts["good"][split]["tokens"] for split in ("train", "heldout")}
+    assert good == {"train": 100_000, "heldout": 20_000}
     small = {split: counts["small"][split]["tokens"] for split in ("train", "heldout")}
     assert small["train"] < 100_000
     assert small["heldout"] / sum(small.values()) == pytest.approx(0.1, abs=0.03)
@@ -189,7 +191,8 @@ def test_when_the_folder_lies_elsewhere_then_the_fingerprint_is_the_same(root: P
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="a fresh clone has no ../shared/data")
-def test_when_the_shared_folder_is_given_then_its_four_domains_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_shared_folder_is_given_then_its_four_domains_are_there(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
     corpus = built(SHARED, vocab=1024)
     assert corpus.domains == ("blimp", "gsm8k", "shakespeare", "wikitext2")

@@ -32,11 +32,18 @@ def parts(story: str) -> tuple[str, str, str]:
 
 
 def asked(questions: str) -> list[tuple[str, str]]:
-    for layout in (r"Question: (.*\?)\nAnswer: (.*)\.$", r"^- (.*\?) (.*)\.$", r"\"(.*)\" asked the children[^:]*: \"(.*)\.\"$",
+    for layout in (r"Question: (.*\?)\nAnswer: (.*)\.$", r"^- (.*\?) (.*)\.$",
+                   r"\"(.*)\" asked the children[^:]*: \"(.*)\.\"$",
                    r"\"([^?]*\?)\" they asked\. \"(.*?),\" said \w+\."):
         if pairs := re.findall(layout, questions, re.MULTILINE):
             return pairs
     raise AssertionError(questions)
+
+
+def reversed_way(way: str) -> str:
+    other = {"left": "right", "right": "left"}
+    turns = [turn.split(" ", 1) for turn in way.lower().split(", ")]
+    return ", ".join(f"{other[side]} {mark}" for side, mark in turns[::-1])
 
 
 @pytest.mark.parametrize("number", STORIES)
@@ -80,8 +87,11 @@ def test_when_a_question_is_asked_then_one_paragraph_before_has_its_names_and_it
     pairs = [(q, a) for q, a in asked(questions) if "in the end?" not in q]
     assert len(pairs) >= 3
     for question, answer in pairs:
+        if "the way back" in question:      # not told: it follows from the way there
+            answer = reversed_way(answer)
         names = re.findall(r"(?<!^)\b[A-Z]\w+", question)
-        here = [p for p in paragraphs if all(name in p for name in names) and answer.strip('"').removesuffix(" times").lower() in p.lower()]
+        wanted = answer.strip('"').removesuffix(" times").lower().removeprefix("on ")
+        here = [p for p in paragraphs if all(name in p for name in names) and wanted in p.lower()]
         assert here, (question, answer)
 
 
@@ -91,13 +101,14 @@ def test_when_a_fact_is_recalled_then_hundreds_of_tokens_later_and_to_the_letter
     for number in range(60):
         story = Story(0, number)
         for fact in (fact for fact in story.told if fact.recalls):
-            name = next(value for value in fact.slots.values() if value[0].isupper())
-            places = [match.start() for match in re.finditer(rf"\b{re.escape(name)}\b", story.text)]
-            assert len(places) >= 2, (fact, name)
-            distances += [b - a for a, b in zip(places, places[1:], strict=False) if b - a > 300]
-    assert len(distances) > 400
+            told = re.match(r"(.*)\n\n", story.text, re.DOTALL)[1]
+            places = [[match.start() for match in re.finditer(rf"\b{re.escape(value)}\b", told)]
+                      for value in fact.slots.values() if len(value) >= 4]
+            distances.append(max((at[-1] - at[0] for at in places if at), default=0))
+    assert len(distances) > 250
     assert statistics.median(distances) > 1000
-    assert sum(distance > 1500 for distance in distances) > 0.25 * len(distances)
+    tenths = statistics.quantiles(distances, n=10)
+    assert 200 < tenths[0] < 800 and tenths[-1] > 2500      # some within 256 tokens, some beyond 800
 
 
 def test_when_a_fact_is_told_then_every_telling_and_recall_names_only_what_the_fact_or_the_story_has() -> None:
@@ -147,7 +158,7 @@ def test_when_a_solution_uses_a_given_then_it_is_the_one_at_the_top(number: int)
     top = SHEETS[number].split("\n\nProblem 1.")[0]
     solutions = " ".join(solution for _, solution, _ in solved(SHEETS[number]).values())
     prices = dict(re.findall(r"\ban? ([\w ]+) (\d+) coins", top))
-    for name, price in re.findall(r"(?:[Aa]n?) ([\w ]+?) (?:costs )?(\d+)(?: coins)?(?:: | and|\.)", solutions):
+    for name, price in re.findall(r"\b[Aa]n? ([\w ]+?) (?:costs )?(\d+)(?: coins)?(?:: | and|\.)", solutions):
         assert prices[name] == price
     speeds = dict(re.findall(r"(\w+) (?:goes|travels|makes) (\d+) miles an hour", top))
     for name, speed in re.findall(r"(\w+) goes (\d+) (?:miles|and)", solutions):

@@ -19,6 +19,47 @@ from lib.paths import ROOT
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau phi".split()
 
 
+WITH = '''"""Module."""
+import os
+
+
+class A:
+    """Class."""
+
+    x = """not a docstring"""
+
+    def f(self):
+        """Only this."""
+
+    def é(self, a="ü"):
+        """Two
+        lines."""  # said
+        return a
+if os:
+    def g(): "on the same line"
+    def h():
+        "plain quotes"
+        return "kept"
+'''
+WITHOUT = '''import os
+
+
+class A:
+
+    x = """not a docstring"""
+
+    def f(self):
+        ...
+
+    def é(self, a="ü"):
+        return a
+if os:
+    def g(): "on the same line"
+    def h():
+        return "kept"
+'''
+
+
 def prose(seed: int, count: int = 120) -> list[str]:
     return list(np.random.default_rng(seed).choice(WORDS, count))
 
@@ -45,7 +86,7 @@ def test_when_modules_are_listed_then_only_of_distributions_in_the_lock() -> Non
     assert sources.versions()["numpy"] == np.__version__
 
 
-def test_when_the_machine_lists_files_in_another_order_then_the_modules_are_in_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_machine_lists_files_in_another_order_then_the_modules_keep_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     first = [(m.distribution, m.path) for m in sources.modules(0)]
     files = metadata.files
     monkeypatch.setattr(metadata, "files", lambda name: list(reversed(files(name) or [])))
@@ -70,10 +111,11 @@ def test_when_docs_are_read_then_each_docstring_is_the_interpreter_s_own(some_do
         for entry in document.text.split("\n\n\n")[:3]:
             heading, _, docstring = entry.partition("\n\n")
             assert re.match(r"(module|class) [\w.]+$|[\w.]+\(.*\)$", heading), heading
-            assert any(text and re.sub(r"\s+", "", docstring[:200]) in re.sub(r"\s+", "", text) for text in known), document.name
+            start = "".join(docstring[:200].split())
+            assert any(start in "".join((text or "").split()) for text in known), document.name
 
 
-def test_when_code_is_read_then_it_parses_and_has_neither_docstrings_nor_licence_header(some_code: list[sources.Document]) -> None:
+def test_when_code_is_read_then_it_parses_and_has_neither_docstrings_nor_licence(some_code: list[sources.Document]) -> None:
     for document in some_code:
         top = itertools.takewhile(lambda line: line.startswith("#"), document.text.split("\n"))
         assert not clean.LICENCE.search("\n".join(top)), document.name
@@ -93,20 +135,17 @@ def test_when_docs_and_code_come_from_one_module_then_they_share_no_docstring(
 
 
 def test_when_docstrings_are_removed_then_nothing_else_is() -> None:
-    source = ('"""Module."""\nimport os\n\n\nclass A:\n    """Class."""\n\n    x = """not a docstring"""\n\n    def f(self):\n'
-              '        """Only this."""\n\n    def é(self, a="ü"):\n        \'\'\'Two\n        lines.\'\'\'  # said\n        return a\n'
-              'if os:\n    def g(): "on the same line"\n    def h():\n        "plain quotes"\n        return "kept"\n')
-    left = sources.without_docstrings(source, ast.parse(source))
-    assert left == ('import os\n\n\nclass A:\n\n    x = """not a docstring"""\n\n    def f(self):\n        ...\n\n'
-                    '    def é(self, a="ü"):\n        return a\nif os:\n    def g(): "on the same line"\n    def h():\n'
-                    '        return "kept"\n')
+    left = sources.without_docstrings(WITH, ast.parse(WITH))
+    assert left == WITHOUT
 
 
 def test_when_a_licence_stands_at_the_top_then_it_goes_and_other_comments_stay() -> None:
-    assert clean.without_licence_header("#!/bin/x\n# Copyright 2020 A\n\n# Licensed under B\nx = 1\n# (c) kept") == "x = 1\n# (c) kept"
+    header = "#!/bin/x\n# Copyright 2020 A\n\n# Licensed under B\n"
+    assert clean.without_licence_header(header + "x = 1\n# (c) 2001 stays") == "x = 1\n# (c) 2001 stays"
     assert clean.without_licence_header("# about this file\nx = 1") == "# about this file\nx = 1"
     assert clean.without_licence_header("# Copyright 2020 A") == ""
-    assert clean.without_licence_paragraphs("What it does.\n\nCopyright (c) 2001 A.\nAll rights\n\nMore.") == "What it does.\n\nMore."
+    prose = "What it does.\n\nCopyright (c) 2001 A.\nAll of it.\n\nMore."
+    assert clean.without_licence_paragraphs(prose) == "What it does.\n\nMore."
 
 
 def test_when_the_lock_is_missing_then_the_error_names_it(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:

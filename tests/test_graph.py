@@ -129,6 +129,16 @@ def test_when_the_graph_is_known_then_so_is_its_spectral_gap():
         graph.spectral_gap(path, 0, 1)
 
 
+@pytest.mark.parametrize("pattern", [build("power_law", budget=7, window=1, causal=False), build("bigbird", causal=False),
+                                     PAPER, build("longnet", segment=4, heads=3)], ids=lambda p: p.name)
+def test_when_the_laplacian_is_made_from_the_mask_then_its_gap_is_the_same(pattern):
+    mask = pattern.mask(0, 50).any(0)
+    adjacency = ((mask | mask.T) & ~np.eye(50, dtype=bool)).astype(float)
+    degree = adjacency.sum(1)
+    laplacian = np.diag(degree > 0) - adjacency / np.sqrt(np.outer(degree, degree))
+    assert graph.spectral_gap(pattern, 0, 50) == pytest.approx(np.linalg.eigvalsh(laplacian)[1], abs=1e-12)
+
+
 def test_when_the_text_is_long_then_the_sparse_solver_finds_the_same_gap(monkeypatch):
     pattern = build("power_law", budget=16)
     dense = graph.spectral_gap(pattern, 0, 300)

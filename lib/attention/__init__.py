@@ -79,7 +79,7 @@ def _columns(keys: Keys) -> int:
 def sparse_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern | Keys, layer: int = 0, *,
                      alpha: torch.Tensor | None = None, span: torch.Tensor | None = None, slopes: torch.Tensor | None = None,
                      backend: str = "auto") -> torch.Tensor:
-    """`softmax(q.k / sqrt(D)) v` over the keys that `pattern` gives `layer`: `[B, H, T, D]`, in the dtype of q or of autocast.
+    """`softmax(q.k / sqrt(D)) v` over the keys of `pattern` in `layer`: `[B, H, T, D]`, in the dtype of q or of autocast.
 
     q `[B, H, T, D]`; k and v `[B, G, T, D]`, G divides H: query head h uses key/value head `h // (H // G)`.
     pattern: a `Pattern`, or keys in one of the forms of `lib.patterns.base` (an edge table of one's own, for instance).

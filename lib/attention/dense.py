@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from lib.attention.call import CACHE, Call, check_table, refuse_empty
-from lib.patterns.base import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow, expand
+from lib.patterns.base import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, expand
 
 
 class Masked:

@@ -46,7 +46,7 @@ def pull(starts: torch.Tensor, index: torch.Tensor, weights: torch.Tensor, x: to
 
 
 def softmax(logits: torch.Tensor) -> torch.Tensor:
-    """Softmax of every row. Torch's kernel for the last dimension is scalar, 6 times slower, below 16 columns: turned there."""
+    """Softmax of every row. Below 16 columns torch's kernel for the last dimension is scalar, 6 times slower: turned."""
     return torch.softmax(logits, -1) if logits.shape[1] >= 16 else torch.softmax(logits.t(), 0).t().contiguous()
 
 
