@@ -1,0 +1,143 @@
+"""The suite from the command line; `make` calls it.
+
+    python -m lib.suite report   [--profile small] [--corpus FOLDER]
+    python -m lib.suite plan     [--profile small] [--corpus FOLDER] [--json]
+    python -m lib.suite notebook NAME [--profile small] [--corpus FOLDER]
+    python -m lib.suite compare  PATTERN [--profile small] [--corpus FOLDER] [-p NAME VALUE]...
+
+Exit status: 0 done, 1 something failed (it is named), 2 wrong input, 130 interrupted. Everything heavy is imported where
+it is needed, since a report that is up to date must say so at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lib import paths, stamps
+from lib.errors import SuiteError, one_of
+
+if TYPE_CHECKING:
+    from lib.data import Corpus
+    from lib.profiles import Profile
+
+
+def opened(options: argparse.Namespace) -> tuple[Profile, Corpus]:
+    """Profile and corpus; the corpus is built if it is not there."""
+    from data_prep.build import corpus
+    from lib.profiles import load
+    profile = load(options.profile, options.corpus)
+    return profile, corpus(profile.corpus, lambda line: print(f"corpus: {line}", file=sys.stderr, flush=True))
+
+
+def report(options: argparse.Namespace) -> int:
+    """Train, execute and write the page, as far as anything changed."""
+    from lib.planning import notebooks
+    return up_to_date(options, notebooks())
+
+
+def notebook(options: argparse.Namespace) -> int:
+    """One notebook with its runs; the page shows the others as they are."""
+    from lib.planning import notebooks
+    return up_to_date(options, [one_of(options.name.removesuffix(".ipynb"), notebooks(), "notebook")])
+
+
+def up_to_date(options: argparse.Namespace, names: list[str]) -> int:
+    started = time.monotonic()
+    profile, corpus = opened(options)
+    from lib.pipeline import Pipeline
+    from lib.progress import display, duration
+    pipeline = Pipeline(profile, corpus, display())
+    page = paths.report(profile.name) / "index.html"
+    if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or page_is_fresh(pipeline)):
+        print(f"nothing to do: {', '.join(names)} up to date; {shown(page)}")
+        return 0
+    failed = pipeline.run(names)
+    for name in failed:
+        print(f"failed: {name}\n{indented(pipeline.status[name].error)}", file=sys.stderr)
+    if pipeline.page_error:
+        print(pipeline.page_error, file=sys.stderr)
+    else:
+        print(f"{shown(page)} ({duration(time.monotonic() - started)})")
+    return 1 if failed or pipeline.page_error else 0
+
+
+def page_is_fresh(pipeline: Any) -> bool:
+    return stamps.page_is_fresh(pipeline.profile.name, pipeline.page_stamp())
+
+
+def shown(path: Path) -> str:
+    """A path as one types it: relative to here if it is below."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def plan(options: argparse.Namespace) -> int:
+    """What the report would train, and how long that takes; nothing is built or trained."""
+    from data_prep.build import existing
+    from lib import planning
+    from lib.profiles import load
+    profile = load(options.profile, options.corpus)
+    plans = [planning.planned(profile, name) for name in planning.notebooks()]
+    rows, timed = planning.rows(plans, profile, existing(profile.corpus))
+    if options.json:
+        print(json.dumps({"profile": profile.name, "timed": timed, "notebooks": [asdict(row) for row in rows[:-1]],
+                          "total": asdict(rows[-1])}, indent=1))
+    else:
+        print(planning.as_text(rows, profile, timed))
+    return 0
+
+
+def compare(options: argparse.Namespace) -> int:
+    """One pattern beside others at equal pairs."""
+    from lib import comparison
+    profile, corpus = opened(options)
+    print(comparison.compare(options.pattern, dict(options.parameter), profile, corpus))
+    return 0
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lib.suite", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for function, text in ((report, "bring the report up to date"), (plan, "what a report would train, and for how long"),
+                           (notebook, "one notebook, with the runs that it needs"),
+                           (compare, "a pattern beside dense, local and each family, at equal pairs")):
+        command = commands.add_parser(function.__name__, help=text, description=function.__doc__)
+        command.set_defaults(function=function)
+        command.add_argument("--profile", default="small", help="a name in profiles/ (default: small)")
+        command.add_argument("--corpus", default="", metavar="FOLDER", help="a person's own text, one subfolder a domain")
+        if function is plan:
+            command.add_argument("--json", action="store_true", help="the same as JSON")
+        elif function is notebook:
+            command.add_argument("name", help="for instance 03_extrapolation")
+        elif function is compare:
+            command.add_argument("pattern", help="a name in lib/patterns")
+            command.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
+                                 help="a parameter of the pattern, for instance -p window 8")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments().parse_args(argv)
+    if options.corpus:
+        options.corpus = str(Path(options.corpus).expanduser().resolve())
+    try:
+        return options.function(options)
+    except SuiteError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted: what is finished is kept, and the next start goes on from the last checkpoints", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""A worker whose training is quick and does what the run's data configuration says: how the engine is tested."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from lib import paths, worker  # noqa: E402  (the worker is started by this file's path)
+from lib.evals.base import EvalResult, Metric  # noqa: E402
+
+
+def note(what: str) -> None:
+    """One line, appended atomically: what the tests count."""
+    with open(paths.outputs() / "events.txt", "a") as file:
+        file.write(what + "\n")
+
+
+class Fake:
+    """Takes `pause` seconds a step, writes the step into its checkpoint, and misbehaves at half way as `behaviour` says."""
+    device = "cpu"
+
+    def corpus(self, path):
+        return SimpleNamespace(path=path, fingerprint="corpus")
+
+    def train(self, run, corpus, folder, progress):
+        data, checkpoint = dict(run.data.parameters), folder / "checkpoint.pt"
+        first = int(checkpoint.read_text()) if checkpoint.exists() else 0
+        weights = folder / "model.safetensors"
+        note(f"{'load' if weights.exists() else 'train'} {run.train.seed} from {first}")
+        for step in range(first + 1, 0 if weights.exists() else run.train.steps + 1):
+            time.sleep(data.get("pause", 0.0))
+            checkpoint.write_text(str(step))
+            if step == first + 2:
+                note(f"step 2 of {run.train.seed}")
+            self.misbehave(data.get("behaviour", ""), first, 2 * step >= run.train.steps)
+            progress({"step": step, "steps": run.train.steps, "loss": 1.0 / step, "tokens_per_s": 1000.0})
+        if not weights.exists():
+            weights.write_text("weights")
+            note(f"trained {run.train.seed}")
+        metrics = [Metric("train_loss", 1.0 / run.train.steps, step=run.train.steps)]
+        return "model", SimpleNamespace(metrics=metrics, seconds=2.0, tokens_per_s=1000.0, peak_memory_mib=10.0), 42
+
+    def misbehave(self, behaviour: str, first: int, half_way: bool) -> None:
+        if half_way and behaviour == "raise":
+            raise ValueError("no such luck")
+        if half_way and (behaviour == "die" or (behaviour == "die once" and first == 0)):
+            print("about to be killed", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def evaluate(self, evaluation, model, run, corpus):
+        import numpy as np
+        note(f"evaluate {run.train.seed} {evaluation.name} {dict(evaluation.parameters)}")
+        value = float(dict(evaluation.parameters)["count"])
+        if not value:
+            raise ValueError("nothing to count")
+        return EvalResult([Metric("accuracy", value, split="copying", length=8)], {"right": np.arange(6.0).reshape(2, 3)})
+
+
+if __name__ == "__main__":
+    worker.main(Fake)

@@ -1,0 +1,236 @@
+"""The engine: each run once, whoever asks and whatever dies. Training is that of tests/fake_worker.py, but for one test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from filelock import FileLock
+
+from lib import paths, worker
+from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
+from lib.database import Database
+from lib.engine import EngineError, ensure
+from lib.errors import SuiteError
+from lib.experiments.base import Job
+from lib.identity import run_fingerprint
+
+FAKE = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
+TINY = ModelConfig(vocab=64, d_model=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=32)
+
+
+class Quiet:
+    """A display that keeps what it was shown."""
+
+    def __init__(self):
+        self.snapshots, self.notes, self.summary = [], [], ""
+
+    def show(self, snapshot):
+        self.snapshots.append(snapshot)
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def close(self, summary):
+        self.summary = summary
+
+
+def job(seed: int, *evaluations: int, steps: int = 4, **data) -> Job:
+    train = TrainConfig(steps=steps, batch=2, length=64, warmup=1, precision="fp32", eval_every=0, seed=seed)
+    run = RunConfig(PatternSpec.of("local", window=3), TINY, train, DataConfig.of("copying", **data))
+    return Job.of(run, *(Evaluation.of("task", count=count) for count in evaluations or (1,)))
+
+
+def train(*jobs: Job, workers: int = 1, **more):
+    ensure(jobs, "tiny", None, workers, command=FAKE, shown=more.pop("shown", Quiet()), **more)
+
+
+def events(prefix: str = "") -> list[str]:
+    path = paths.outputs() / "events.txt"
+    return [line for line in path.read_text().splitlines() if line.startswith(prefix)] if path.exists() else []
+
+
+@pytest.fixture(autouse=True)
+def outputs(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
+    return tmp_path
+
+
+def test_when_experiments_share_a_run_then_it_is_trained_once_with_the_evaluations_of_all():
+    done = []
+    train(job(1, 1), job(2, 1), job(1, 2), job(1, 1), workers=2, on_news=lambda run, failure: done.append((run, failure)))
+    assert sorted(events("trained")) == ["trained 1", "trained 2"]
+    assert sorted(events("evaluate 1")) == ["evaluate 1 task {'count': 1}", "evaluate 1 task {'count': 2}"]
+    assert set(done) == {(run_fingerprint(job(s).run, None), None) for s in (1, 2)}
+    database = Database("tiny")
+    assert database.missing([job(1, 1, 2), job(2, 1)]) == []
+    assert database.metrics(job(1, 2)).query("measure == 'accuracy'")["value"].tolist() == [2.0]
+    assert database.array(job(1, 2), Evaluation.of("task", count=2), "right").shape == (2, 3)
+
+
+def test_when_all_is_there_then_no_worker_starts_and_a_new_evaluation_trains_nothing():
+    shown = Quiet()
+    train(job(1, 1))
+    before = events()
+    ensure([job(1, 1)], "tiny", None, command=("no such program",), shown=shown)
+    assert events() == before and shown.summary == "1 run there already"
+    train(job(1, 1, 5))
+    assert events()[len(before):] == ["load 1 from 4", "evaluate 1 task {'count': 5}"]
+
+
+def test_when_a_worker_is_killed_then_its_run_goes_on_from_the_checkpoint():
+    train(job(1, behaviour="die once"), job(2))
+    assert events("train 1") == ["train 1 from 0", "train 1 from 2"]
+    assert events("trained") == ["trained 1", "trained 2"]           # at once, before the others
+
+
+def test_when_runs_fail_then_the_others_go_on_and_one_error_names_all():
+    told = {}
+    with pytest.raises(EngineError) as error:
+        train(job(1, behaviour="raise"), job(2, behaviour="die", pause=0.01), job(3), workers=2,
+              on_news=lambda run, failure: told.update({run: failure}))
+    text = str(error.value)
+    assert events("trained") == ["trained 3"]
+    assert "2 runs failed" in text and "local, seed 1: ValueError: no such luck" in text
+    assert "local, seed 2: its process died twice (killed by signal 9" in text and "| about to be killed" in text
+    log = paths.run_folder("tiny", run_fingerprint(job(1, behaviour="raise").run, None)) / "log.txt"
+    assert str(log) in text and "Traceback" in log.read_text()
+    assert events("train 1") == ["train 1 from 0"]                   # an exception is no accident: it is not tried again
+    assert events("train 2") == ["train 2 from 0", "train 2 from 2"]
+    assert sum(failure is not None for failure in told.values()) == 2 and len(told) == 3
+    row = Database("tiny").facts(run_fingerprint(job(1, behaviour="raise").run, None))
+    assert (row["status"], row["error"]) == ("failed", "ValueError: no such luck")
+
+
+def test_when_one_evaluation_fails_then_the_run_and_its_others_are_kept():
+    bad = replace(job(1, 1, 2), evaluations=(Evaluation.of("task", count=0), *job(1, 1, 2).evaluations))
+    with pytest.raises(EngineError, match="seed 1: evaluation task: ValueError: nothing to count"):
+        train(bad)
+    assert Database("tiny").missing([job(1, 1, 2)]) == []
+
+
+def test_when_no_worker_starts_then_the_error_says_why():
+    broken = (sys.executable, "-c", "raise SystemExit('torch is broken')")
+    with pytest.raises(EngineError, match="does not start(.|\n)*torch is broken"):
+        ensure([job(1), job(2)], "tiny", None, 2, command=broken, shown=Quiet())
+
+
+SUITE = """
+import sys
+from tests.test_engine import Quiet, job, train
+train(*[job(seed, pause=0.02) for seed in map(int, sys.argv[1:])], workers=2)
+"""
+
+
+def start_suite(*seeds: int, script: str = SUITE) -> subprocess.Popen:
+    command = [sys.executable, "-c", script, *map(str, seeds)]
+    return subprocess.Popen(command, cwd=paths.ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def test_when_two_suites_start_at_once_then_each_run_is_trained_exactly_once():
+    suites = [start_suite(1, 2, 3, 4, 5, 6), start_suite(4, 5, 6, 1, 2, 7)]
+    for suite in suites:
+        assert suite.wait(60) == 0, suite.stderr.read()
+        suite.stderr.close()
+    assert sorted(events("trained")) == [f"trained {seed}" for seed in range(1, 8)]
+    assert len(events("train ")) == 7 and len(events("evaluate")) == 7
+
+
+SLOW = SUITE.replace("pause=0.02", "pause=0.05, steps=400")
+
+
+def started_workers(suite: subprocess.Popen, count: int) -> list[psutil.Process]:
+    deadline = time.monotonic() + 30
+    while len(events("step 2 ")) < count:
+        assert time.monotonic() < deadline and suite.poll() is None
+        time.sleep(0.05)
+    return psutil.Process(suite.pid).children()
+
+
+def wait_gone(processes: list[psutil.Process], seconds: float) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    assert not alive
+
+
+def test_when_the_engine_is_killed_then_its_workers_end_and_another_suite_goes_on():
+    suite = start_suite(1, 2, script=SLOW)
+    workers = started_workers(suite, 2)
+    assert len(workers) == 2
+    suite.kill()
+    suite.communicate()
+    wait_gone(workers, 3)
+    for seed in (1, 2):
+        folder = paths.run_folder("tiny", run_fingerprint(job(seed, pause=0.05, steps=400).run, None))
+        with FileLock(folder / "lock", blocking=False):
+            assert 0 < int((folder / "checkpoint.pt").read_text()) < 400
+
+
+def test_when_ctrl_c_is_pressed_then_suite_and_workers_end_promptly():
+    suite = subprocess.Popen([sys.executable, "-c", SLOW, "1", "2"], cwd=paths.ROOT, stderr=subprocess.PIPE, text=True,
+                             start_new_session=True)
+    workers = started_workers(suite, 2)
+    os.killpg(suite.pid, signal.SIGINT)                               # a terminal sends it to the whole group
+    _, error = suite.communicate(timeout=5)
+    assert error.rstrip().endswith("KeyboardInterrupt") and error.count("Traceback") == 1
+    wait_gone(workers, 3)
+
+
+def test_when_another_suite_holds_a_run_then_the_others_come_first_and_that_one_is_waited_for():
+    held = paths.run_folder("tiny", run_fingerprint(job(1).run, None))
+    held.mkdir(parents=True)
+    lock = FileLock(held / "lock", thread_local=False)
+    lock.acquire()
+    threading.Timer(2.0, lock.release).start()
+    train(job(1), job(2), job(3))
+    assert events("trained") == ["trained 2", "trained 3", "trained 1"]
+
+
+def test_when_all_places_are_taken_then_a_suite_waits_for_one():
+    (paths.outputs() / "slots").mkdir()
+    lock = FileLock(paths.outputs() / "slots" / "0.lock", thread_local=False)
+    lock.acquire()
+    threading.Timer(1.5, lock.release).start()
+    shown, begin = Quiet(), time.monotonic()
+    train(job(1), shown=shown)
+    assert time.monotonic() - begin > 1.5
+    assert any("waiting" in active.stage for snapshot in shown.snapshots for active in snapshot.active)
+
+
+def test_when_a_run_goes_on_then_the_display_has_step_loss_rate_and_time_left():
+    shown = Quiet()
+    train(job(1, steps=40, pause=0.05), job(2), shown=shown)
+    seen = [a for snapshot in shown.snapshots for a in snapshot.active if a.stage == "training" and "seed 1" in a.label]
+    assert seen and all(a.steps == 40 and a.tokens_per_s == 1000 and a.loss for a in seen)
+    assert "seed 1: step" in seen[-1].text() and "1,000 tokens/s" in seen[-1].text()
+    assert [s.total for s in shown.snapshots] == [2] * len(shown.snapshots) and max(s.done for s in shown.snapshots) == 2
+    assert any(s.left is not None and 0 < s.left < 10 for s in shown.snapshots)
+    assert shown.summary.startswith("2 runs finished in")
+
+
+def test_when_the_code_of_a_run_changed_after_the_start_then_nothing_is_recorded_under_the_old_key():
+    one = job(1)
+    task = {"fingerprint": "0" * 16, "evaluation_fingerprints": []}
+    with pytest.raises(SuiteError, match="start it again"):
+        worker.check_fresh(task, one.run, [], None)
+    worker.check_fresh({**task, "fingerprint": run_fingerprint(one.run, None)}, one.run, [], None)
+
+
+def test_when_a_run_is_really_trained_then_its_metrics_weights_and_facts_are_there():
+    one = job(1, 8, steps=6)
+    ensure([one], "tiny", None, 1, shown=Quiet())
+    database = Database("tiny")
+    metrics = database.metrics(one)
+    row = database.facts(run_fingerprint(one.run, None))
+    assert {"train_loss", "accuracy", "chance"} <= set(metrics["measure"])
+    assert (metrics["run_tokens_per_s"] > 0).all() and (metrics["run_peak_memory_mib"] > 0).all()
+    assert row["status"] == "done" and row["threads"] == 1 and row["parameters"] == metrics["parameters"].iloc[0] > 1000
+    folder = paths.run_folder("tiny", row["run"])
+    assert (folder / "model.safetensors").exists() and not (folder / "checkpoint.pt").exists()

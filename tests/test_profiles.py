@@ -1,0 +1,114 @@
+"""Profiles are read strictly: every slip is an error that names file, key and remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from lib import paths, profiles
+from lib.errors import SuiteError
+
+GOOD = """
+description: for tests
+corpus: {vocab: 300, train_tokens: 4000, heldout_tokens: 2000}
+model: {d_model: 16, layers: 2, heads: 2, kv_heads: 1, head_dim: 8, hidden: 32}
+train: {steps: 10, batch: 2, length: 16, lr: 2.0e-3, warmup: 3, precision: fp32, eval_every: 5}
+mixture: {docs: 0.75, code: 0.25}
+rungs: 5
+evaluation: {tokens: 1000, lengths: [16, 32]}
+workers: 1
+notebooks: {01_window_sweep: {windows: [4, 6]}}
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read GOOD with one text replaced by another."""
+    def reader(old: str = "", new: str = "", corpus: str = ""):
+        assert old in GOOD
+        path = tmp_path / "tiny.yaml"
+        path.write_text(GOOD.replace(old, new, 1) if old else GOOD)
+        return profiles.read(path, corpus)
+    return reader
+
+
+def test_when_the_file_is_right_then_the_profile_has_its_values(read):
+    profile = read()
+    assert (profile.name, profile.description, profile.rungs, profile.workers) == ("tiny", "for tests", 5, 1)
+    assert profile.model.vocab == profile.corpus.vocab == 300
+    assert (profile.train.lr, profile.train.steps, profile.train.precision) == (2e-3, 10, "fp32")
+    assert profile.evaluation == {"tokens": 1000, "lengths": (16, 32)}
+    assert dict(profile.mixture) == {"docs": 0.75, "code": 0.25}
+
+
+def test_when_a_notebook_is_asked_for_then_its_parameters_are_the_files_and_the_experiments(read):
+    parameters = read().parameters("01_window_sweep")
+    assert parameters.profile == "tiny" and parameters.windows == (4, 6)
+    assert parameters.seeds == type(parameters)().seeds
+
+
+def test_when_a_persons_own_text_is_used_then_the_offline_mixture_does_not_apply(read, tmp_path):
+    profile = read(corpus=str(tmp_path))
+    assert profile.mixture == () and profile.corpus.folder == str(tmp_path)
+    assert profile.parameters("01_window_sweep").corpus == str(tmp_path)
+
+
+def test_when_precision_is_auto_then_it_is_what_the_device_has(read, monkeypatch):
+    for there, expected in ((True, "bf16"), (False, "fp32")):
+        monkeypatch.setattr(profiles, "has_bf16", lambda there=there: there)
+        assert read("precision: fp32", "precision: auto").train.precision == expected
+
+
+@pytest.mark.parametrize("old, new, words", [
+    ("lr: 2.0e-3", "lr: 2e-3", ["tiny.yaml, train", "lr = '2e-3'", "float", "write 2.0e-3"]),
+    ("steps: 10", "steps: '10'", ["steps = '10'", "int", "without quotes"]),
+    ("steps: 10", "steps: 10.0", ["steps = 10.0 is a float", "int"]),
+    ("steps: 10", "steps: true", ["steps = True is a bool", "int"]),
+    ("steps: 10", "step: 10", ["unknown key 'step'", "did you mean 'steps'"]),
+    ("layers: 2, ", "", ["tiny.yaml, model", "layers", "missing"]),
+    ("kv_heads: 1", "kv_heads: 3", ["tiny.yaml", "kv_heads = 3", "divisor"]),
+    ("model: {", "modle: {", ["tiny.yaml", "unknown section 'modle'", "did you mean 'model'"]),
+    ("rungs: 5", "", ["tiny.yaml", "rungs"]),
+    ("rungs: 5", "rungs: 0", ["tiny.yaml", "rungs = 0", "at least 1"]),
+    ("rungs: 5", "rungs: 5\nrungs: 6", ["tiny.yaml", "'rungs' stands twice"]),
+    ("heads: 2,", "heads: 2, heads: 4,", ["'heads' stands twice"]),
+    ("lengths: [16, 32]", "lengths: 16", ["lengths = 16", "list[int]", "[16]"]),
+    ("docs: 0.75", "docs: -1", ["mixture, docs = -1", "above 0"]),
+    ("precision: fp32", "precision: fp16", ["precision = 'fp16'", "bf16 or fp32"]),
+    ("01_window_sweep", "01_windowsweep", ["notebooks", "'01_windowsweep'", "did you mean '01_window_sweep'"]),
+    ("{windows: [4, 6]}", "[4, 6]", ["01_window_sweep = [4, 6]", "mapping"]),
+    ("description: for tests", "description: [", ["tiny.yaml", "not YAML"]),
+    ("vocab: 300", "vocab: 20", ["tiny.yaml", "vocab = 20"]),
+])
+def test_when_something_is_wrong_then_the_error_names_file_key_and_remedy(read, old, new, words):
+    with pytest.raises(SuiteError) as error:
+        read(old, new)
+    for word in ["tiny.yaml", *words]:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("new, words", [
+    ("{window: [4]}", ["unknown parameter 'window'", "did you mean 'windows'"]),
+    ("{windows: 6}", ["windows = 6", "[6]"]),
+    ("{profile: small}", ["unknown parameter 'profile'"]),
+])
+def test_when_a_notebooks_parameter_is_wrong_then_the_error_names_file_and_notebook(read, new, words):
+    profile = read("{windows: [4, 6]}", new)
+    with pytest.raises(SuiteError) as error:
+        profile.parameters("01_window_sweep")
+    for word in ["tiny.yaml, notebooks: 01_window_sweep", *words]:
+        assert word in str(error.value)
+
+
+def test_when_a_profile_does_not_exist_then_the_nearest_is_named(monkeypatch, tmp_path):
+    (tmp_path / "small.yaml").write_text(GOOD)
+    monkeypatch.setattr(paths, "PROFILES", tmp_path)
+    with pytest.raises(SuiteError, match="unknown profile 'smal'; did you mean 'small'"):
+        profiles.load("smal")
+
+
+@pytest.mark.parametrize("name", profiles.names())
+def test_when_a_committed_profile_is_loaded_then_it_and_all_its_notebooks_are_valid(name):
+    profile = profiles.load(name)
+    assert profile.name == name and profile.description
+    for notebook in profile.notebooks:
+        assert profile.parameters(notebook).profile == name

@@ -1,0 +1,294 @@
+"""The experiment database: what is keyed, kept, refused and shown."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+import sqlite3
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib import database as module
+from lib import identity, paths, runs
+from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
+from lib.database import Database, Facts
+from lib.errors import SuiteError
+from lib.evals.base import EvalResult, Metric
+from lib.experiments.base import Job
+
+FACTS = Facts({"python": "3.11.0", "torch": "2.13.0", "numpy": "2.4.6", "suite": "0.1.0"}, "a processor, 2 cores", "cpu", 1)
+TEXT = SimpleNamespace(fingerprint="some text")
+ONE = Evaluation.of("task", count=1)
+TWO = Evaluation.of("task", count=2)
+
+
+def run(seed: int = 0, **changes) -> RunConfig:
+    model = ModelConfig(vocab=64, d_model=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=32)
+    train = TrainConfig(steps=4, batch=2, length=64, warmup=1, precision="fp32", seed=seed)
+    return replace(RunConfig(PatternSpec.of("local", window=3), model, train, DataConfig.of("copying")), **changes)
+
+
+def result(value: float = 0.5, **more) -> SimpleNamespace:
+    metrics = [Metric("train_loss", value, step=2), Metric("train_loss", value / 2, step=4)]
+    return SimpleNamespace(**{"metrics": metrics, "seconds": 1.5, "tokens_per_s": 100.0, "peak_memory_mib": 12.0, **more})
+
+
+@pytest.fixture(autouse=True)
+def outputs(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def filled() -> Database:
+    """One run with two evaluations."""
+    database = Database("tiny")
+    database.record_training(run(), FACTS, result(), 1234, module.now())
+    arrays = {"right": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    database.record_evaluation(run(), ONE, EvalResult([Metric("accuracy", 0.25, split="copying", length=64)], arrays), 0.1)
+    database.record_evaluation(run(), TWO, EvalResult([Metric("alpha", 1.5, layer=np.int64(1))]), 0.2)
+    return database
+
+
+def test_when_a_run_is_recorded_then_a_job_gets_its_own_evaluations_and_the_training(filled):
+    table = filled.metrics(Job.of(run(), ONE))
+    assert list(table.columns) == ["run", "measure", "value", "split", "variant", "length", "position", "layer", "step",
+                                   "parameters", "run_seconds", "run_tokens_per_s", "run_peak_memory_mib"]
+    assert table["measure"].tolist() == ["train_loss", "train_loss", "accuracy"]
+    assert table["value"].tolist() == [0.5, 0.25, 0.25]
+    assert table["step"].tolist() == [2, 4, pd.NA] and table["length"].dtype == "Int64"
+    assert set(table["parameters"]) == {1234} and set(table["run_seconds"]) == {1.5}
+    assert filled.metrics(Job.of(run(), TWO)).iloc[-1][["measure", "layer"]].tolist() == ["alpha", 1]
+
+
+def test_when_an_array_was_recorded_then_it_comes_back_equal(filled):
+    right = filled.array(Job.of(run(), ONE), ONE, "right")
+    assert right.dtype == np.float32 and right.tolist() == [[0, 1, 2], [3, 4, 5]]
+    right[0, 0] = 7                                                # a copy that may be written to
+    with pytest.raises(SuiteError, match="no array 'wrong' .known: right."):
+        filled.array(Job.of(run(), ONE), ONE, "wrong")
+
+
+def test_when_something_is_missing_then_exactly_that_is_said(filled):
+    three = Evaluation.of("task", count=3)
+    jobs = [Job.of(run(), ONE, TWO), Job.of(run(), ONE, three), Job.of(run(7), ONE)]
+    assert filled.missing(jobs) == [replace(jobs[1], evaluations=(three,)), jobs[2]]
+    with pytest.raises(SuiteError, match="'task' with {'count': 3}"):
+        filled.metrics(jobs[1])
+    with pytest.raises(SuiteError, match="local, seed 7.*not trained yet"):
+        filled.metrics(jobs[2])
+
+
+def test_when_recording_is_interrupted_then_nothing_of_it_is_there(filled):
+    bad = EvalResult([Metric("accuracy", 1.0)], {"right": np.zeros(2), "wrong": None})
+    with pytest.raises(TypeError, match="array 'wrong'"):
+        filled.record_evaluation(run(), Evaluation.of("task", count=9), bad, 0.1)
+    count = "select (select count(*) from evaluations), (select count(*) from metrics), (select count(*) from arrays)"
+    assert tuple(filled.connection.execute(count).fetchone()) == (2, 4, 1)
+    with pytest.raises(SuiteError, match="train_loss is nan at step 2: the training diverged"):
+        filled.record_training(run(3), FACTS, result(float("nan")), 1, module.now())
+    assert filled.facts(filled.fingerprint(run(3))) is None
+
+
+def test_when_a_run_is_recorded_again_then_it_is_replaced(filled):
+    filled.record_training(run(), FACTS, result(8.0), 1234, module.now())
+    filled.record_evaluation(run(), ONE, EvalResult([Metric("accuracy", 0.75)]), 0.1)
+    assert filled.metrics(Job.of(run(), ONE))["value"].tolist() == [8.0, 4.0, 0.75]
+
+
+def test_when_a_trained_run_fails_later_then_it_stays_trained(filled):
+    filled.record_failure(run(), FACTS, "no such luck")
+    filled.record_failure(run(1), FACTS, "no such luck")
+    assert filled.trained(run()) and not filled.trained(run(1))
+
+
+# What a fingerprint depends on
+
+def test_when_configuration_data_or_evaluation_differ_then_the_keys_differ():
+    text = run(data=DataConfig.of("text"))
+    keys = [identity.run_fingerprint(r, c) for r, c in [
+        (run(), None), (run(1), None), (run(data=DataConfig.of("copying", symbols=4)), None),
+        (run(pattern=PatternSpec.of("local", window=4)), None), (text, TEXT), (text, SimpleNamespace(fingerprint="other"))]]
+    assert len(set(keys)) == len(keys)
+    assert identity.run_fingerprint(run(), TEXT) == keys[0]              # a synthetic task reads no text
+    assert identity.evaluation_fingerprint(ONE) != identity.evaluation_fingerprint(TWO)
+    with pytest.raises(SuiteError, match="without a corpus"):
+        identity.run_fingerprint(text, None)
+
+
+def test_when_a_run_goes_through_json_then_its_key_is_the_same():
+    nested = run(data=DataConfig.of("copying", mixture=(("a", 0.5), ("b", 0.5))))
+    again = RunConfig.from_dict(json.loads(json.dumps(nested.to_dict())))
+    assert identity.run_fingerprint(again, None) == identity.run_fingerprint(nested, None)
+
+
+CACHED = (identity.parsed, identity.code_fingerprint, identity.names_in, identity.modules_of, identity.evaluation_fingerprint)
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A copy of lib whose files may be changed; the function gives the keys after a change."""
+    root = tmp_path / "tree"
+    shutil.copytree(paths.ROOT / "lib", root / "lib", ignore=shutil.ignore_patterns("__pycache__", "published"))
+    monkeypatch.setattr(paths, "ROOT", root)
+
+    def keys(file: str = "", change=lambda text: text) -> dict[str, str]:
+        if file:
+            path = root / "lib" / file
+            path.write_text(change(path.read_text()))
+        for cached in CACHED:
+            cached.cache_clear()
+        perplexity = Evaluation.of("perplexity", tokens=64, pattern=("strided", (("stride", 2),)))
+        return {"local": identity.run_fingerprint(run(), None),
+                "dense": identity.run_fingerprint(run(pattern=PatternSpec.of("dense")), None),
+                "text": identity.run_fingerprint(run(data=DataConfig.of("text")), TEXT),
+                "task": identity.evaluation_fingerprint(ONE), "perplexity": identity.evaluation_fingerprint(perplexity)}
+    yield keys
+    for cached in CACHED:
+        cached.cache_clear()
+
+
+def append(code: str):
+    return lambda text: f"{text}\n{code}\n"
+
+
+@pytest.mark.parametrize("file, change, changed", [
+    ("training.py", append("# a remark"), ""),
+    ("training.py", lambda text: text.replace('"""', '"""Said better. ', 1), ""),
+    ("training.py", append("STEP = 3"), "local dense text"),
+    ("model.py", append("STEP = 3"), "local dense text"),
+    ("attention/reference.py", append("STEP = 3"), "local dense text"),
+    ("patterns/local.py", append("STEP = 3"), "local text"),
+    ("patterns/dense.py", append("STEP = 3"), "dense"),
+    ("patterns/strided.py", append("STEP = 3"), "perplexity"),
+    ("tasks/copying.py", append("STEP = 3"), "local dense"),
+    ("tasks/lego.py", append("STEP = 3"), ""),
+    ("evals/perplexity.py", append("STEP = 3"), "perplexity"),
+    ("evals/task.py", append("STEP = 3"), "task"),
+    ("plots.py", append("STEP = 3"), ""),
+    ("engine.py", append("STEP = 3"), ""),
+    ("report/__init__.py", append("STEP = 3"), ""),
+])
+def test_when_code_changes_then_exactly_what_it_determines_gets_a_new_key(tree, file, change, changed):
+    before = tree()
+    after = tree(file, change)
+    differ = {name for name in before if before[name] != after[name]}
+    if "dense" in differ:                    # an evaluation of a run that is new is new, whatever its own key
+        differ -= {"task", "perplexity"}
+    assert differ == set(changed.split())
+
+
+# Files that are not what they should be
+
+def test_when_the_file_is_damaged_then_the_error_names_it(outputs):
+    paths.database("tiny").parent.mkdir()
+    paths.database("tiny").write_bytes(b"no database at all, but long enough for a header of one hundred bytes" * 3)
+    before = paths.database("tiny").read_bytes()
+    with pytest.raises(SuiteError, match="runs.sqlite is not a readable database.*move it away"):
+        Database("tiny")
+    assert paths.database("tiny").read_bytes() == before
+
+
+@pytest.mark.parametrize("statement, message", [
+    (f"pragma user_version = {module.SCHEMA + 1}", "newer version of the suite"),
+    ("create table other (x)", "not of this suite"),
+])
+def test_when_the_file_is_newer_or_foreign_then_it_is_left_alone(statement, message):
+    paths.database("tiny").parent.mkdir()
+    connection = sqlite3.connect(paths.database("tiny"))
+    connection.execute(statement)
+    connection.close()
+    before = paths.database("tiny").read_bytes()
+    with pytest.raises(SuiteError, match=message):
+        Database("tiny")
+    assert paths.database("tiny").read_bytes() == before
+
+
+def test_when_there_are_no_runs_then_looking_creates_nothing(outputs, capsys):
+    assert runs.main(["list", "--profile", "tiny"]) == 2
+    assert "no runs yet in profile 'tiny'" in capsys.readouterr().err
+    assert list(outputs.iterdir()) == []
+
+
+def record_many(start: int) -> None:
+    database = Database("crowd")
+    for seed in range(start, start + 10):
+        database.record_training(run(seed), FACTS, result(), 1, module.now())
+
+
+def test_when_processes_create_and_write_at_once_then_all_of_it_is_there():
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        pool.map(record_many, [0, 100, 200, 300], chunksize=1)
+    database = Database("crowd")
+    assert all(database.trained(run(start + i)) for start in (0, 100, 200, 300) for i in range(10))
+
+
+def test_when_there_are_ten_thousand_runs_then_reading_one_and_listing_all_is_quick(filled, capsys):
+    with module.transaction(filled.connection):
+        row = dict(filled.facts(filled.fingerprint(run())))
+        names = [name for name in row if name not in ("id", "run")]
+        filled.connection.executemany(
+            f"insert into runs (run, {', '.join(names)}) values ({', '.join('?' * (len(names) + 1))})",
+            ((f"{i:016x}", *(row[name] for name in names)) for i in range(10_000)))
+        filled.connection.execute("insert into metrics select r.id, null, 'nll', '', '', 1, 1, 1, n.n, 0.5 from runs r, "
+                                  "(select 1 as n union select 2 union select 3) n")
+    begin = time.perf_counter()
+    for _ in range(20):
+        filled.metrics(Job.of(run(), ONE))
+    assert time.perf_counter() - begin < 1
+    begin = time.perf_counter()
+    assert runs.main(["list", "--profile", "tiny"]) == 0
+    assert time.perf_counter() - begin < 5
+    assert len(capsys.readouterr().out.splitlines()) == 10_002
+
+
+# The command line
+
+def told(capsys, *arguments: str) -> str:
+    assert runs.main([*arguments, "--profile", "tiny"]) == 0
+    return capsys.readouterr().out
+
+
+def test_when_runs_are_listed_then_they_fit_a_terminal(filled, capsys):
+    long = run(pattern=PatternSpec.of("local", window=tuple(range(60))))
+    filled.record_failure(long, FACTS, "no such luck")
+    filled.start(run(5), FACTS)
+    text = told(capsys, "list")
+    assert max(map(len, text.splitlines())) <= runs.WIDTH
+    assert [line.split()[1] for line in text.splitlines()] == ["status", "done", "failed", "interrupted"]
+    assert "window=3" in text and "512 " in text                   # 4 steps of 2 windows of 64 tokens
+    assert len(told(capsys, "list", "--status", "done").splitlines()) == 2
+    assert "no such runs" in told(capsys, "list", "--pattern", "dense")
+
+
+def test_when_a_run_is_shown_then_configuration_facts_and_metrics_are_there(filled, capsys):
+    key = filled.fingerprint(run())
+    text = told(capsys, "show", key[:6])
+    assert all(len(line) <= runs.WIDTH or line.startswith("folder") for line in text.splitlines())   # a path is as long as it is
+    for word in (key, "d_model=16", "copying", "torch 2.13.0", "a processor", "1 thread", "1,234 parameters", "train_loss"):
+        assert word in text
+    assert runs.main(["show", "zzz", "--profile", "tiny"]) == 2
+    assert "no run of profile 'tiny' begins with 'zzz'" in capsys.readouterr().err
+
+
+def test_when_runs_are_exported_then_every_metric_is_one_row(filled, capsys, outputs):
+    filled.record_failure(run(5), FACTS, "no such luck")
+    told(capsys, "export", "--output", str(outputs / "all.csv"))
+    table = pd.read_csv(outputs / "all.csv")
+    assert table["value"].dropna().tolist() == [0.5, 0.25, 0.25, 1.5] and len(table) == 5
+    assert table["evaluation"].dropna().tolist() == ["task", "task"]
+    assert json.loads(table["config"][0])["train"]["seed"] == 0
+    rows = json.loads(told(capsys, "export", "--format", "json"))
+    assert [row["value"] for row in rows] == [0.5, 0.25, 0.25, 1.5, None] and rows[0]["step"] == 2
+
+
+def test_when_the_facts_of_a_profile_are_asked_for_then_they_sum_up_its_runs(filled):
+    facts = runs.facts_of("tiny")
+    assert (facts["runs"], facts["failed"], facts["seconds"]) == (1, 0, 1.5)
+    assert facts["versions"] == [FACTS.versions] and facts["machines"] == [FACTS.machine]

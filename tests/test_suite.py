@@ -1,0 +1,320 @@
+"""The way from a plan to the page: what is executed when, what is fresh, and what a failure takes with it."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import pty
+import struct
+import termios
+import threading
+import time
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+import data_prep.build
+import lib.experiments
+import lib.report
+from lib import engine, estimate, execute, paths, planning, profiles, progress, stamps, suite
+from lib.config import Evaluation
+from lib.experiments import base
+from tests.test_engine import FAKE, TINY, Quiet, events, job
+from tests.test_profiles import GOOD
+
+CELL = 'profile: str = "small"\ncorpus: str = ""\nseeds: list[int] = [42]\ntokens: int = 0\n'
+WRITE = ("from lib import paths\nimport time\nfolder = paths.results(profile)\nfolder.mkdir(parents=True, exist_ok=True)\n"
+         "(folder / '{name}.csv').write_text('value\\n1\\n')\n"
+         "with open(paths.outputs() / 'events.txt', 'a') as file:\n    file.write('execute {name}\\n')\n")
+
+
+class Experiment(base.Experiment):
+    def __init__(self, *jobs: base.Job):
+        self.jobs = jobs
+
+    def plan(self, parameters, profile):
+        return list(self.jobs)
+
+
+@dataclass
+class InProcess:
+    """Executes a notebook's cells here, and writes it to its output, instead of starting a kernel."""
+    notebook: object
+    output: object
+    parameters: dict
+
+    def wait(self) -> execute.Execution:
+        names, error = dict(self.parameters), ""
+        for cell in nbformat.read(self.notebook, as_version=4).cells[1:]:
+            try:
+                exec(cell.source, names)
+            except Exception as found:
+                error = f"Traceback\n{type(found).__name__}: {found}"
+        self.output.write_text(f"executed, {error}")
+        return execute.Execution(error, 0.5)
+
+    def end(self) -> None:
+        raise AssertionError("nothing is to be ended")
+
+
+class House:
+    """A small suite: notebooks, a profile, experiments whose runs the fake worker trains, a page of statuses."""
+
+    def __init__(self, root, monkeypatch):
+        self.root, self.pages, self.experiments = root, [], {}
+        for name in ("NOTEBOOKS", "PROFILES"):
+            monkeypatch.setattr(paths, name, root / name.lower())
+            (root / name.lower()).mkdir()
+        monkeypatch.setenv("SUITE_OUTPUTS", str(root / "outputs"))
+        monkeypatch.setattr(engine, "COMMAND", FAKE)
+        monkeypatch.setattr(execute, "Process", InProcess)
+        monkeypatch.setattr(lib.experiments, "experiment", self.experiments.__getitem__)
+        self.text = SimpleNamespace(path=root, fingerprint="text")
+        monkeypatch.setattr(data_prep.build, "corpus", lambda config, say=None: self.text)
+        monkeypatch.setattr(data_prep.build, "existing", lambda config: self.text)
+        monkeypatch.setattr(lib.report, "build", self.page)
+        (root / "profiles" / "tiny.yaml").write_text(GOOD.split("notebooks:")[0])
+
+    def page(self, profile, status, corpus):
+        self.pages.append({name: own.state for name, own in status.items()})
+        self.status = status
+        path = paths.report(profile) / "index.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(status))
+        return path
+
+    def notebook(self, name: str, *jobs: base.Job, code: str = "") -> None:
+        self.experiments[name] = Experiment(*jobs)
+        cells = [new_code_cell(CELL, metadata={"tags": ["parameters"]}), new_code_cell(WRITE.format(name=name) + code)]
+        nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}),
+                       paths.NOTEBOOKS / f"{name}.ipynb")
+
+    def run(self, command: str = "report", *more: str) -> int:
+        return suite.main([command, *more, "--profile", "tiny"])
+
+
+@pytest.fixture
+def house(tmp_path, monkeypatch) -> House:
+    return House(tmp_path, monkeypatch)
+
+
+def test_when_a_notebook_or_a_run_fails_then_the_others_go_on_and_the_failed_are_named(house, capsys):
+    unlucky = base.Job.of(job(3).run, Evaluation.of("task", count=0))      # an evaluation that fails, of a shared run
+    house.notebook("01_good", job(1), job(3))
+    house.notebook("02_raises", job(1), code="1 / 0")
+    house.notebook("03_lacks", job(2, behaviour="raise"), unlucky)
+    house.notebook("04_last", job(4))
+    assert house.run() == 1
+    assert sorted(events("execute")) == ["execute 01_good", "execute 02_raises", "execute 04_last"]
+    assert house.pages[-1] == {"01_good": "done", "02_raises": "failed", "03_lacks": "failed", "04_last": "done"}
+    said = capsys.readouterr().err
+    assert "failed: 02_raises" in said and "ZeroDivisionError: division by zero" in said
+    assert "failed: 03_lacks" in said and "2 of its runs failed; the first: local, seed " in said
+    assert "local, seed 2: ValueError: no such luck" in said and "evaluation task: ValueError: nothing to count" in said
+    assert "ZeroDivisionError" in (paths.executed("tiny") / "02_raises.ipynb").read_text()
+    house.notebook("02_raises", job(1))
+    house.notebook("03_lacks", job(2))
+    assert house.run() == 0
+    assert sorted(events("execute")[3:]) == ["execute 02_raises", "execute 03_lacks"]
+    assert house.pages[-1] == {"01_good": "fresh", "02_raises": "done", "03_lacks": "done", "04_last": "fresh"}
+
+
+def test_when_training_goes_on_then_the_first_notebook_is_on_the_page_already(house):
+    house.notebook("01_first", job(1))
+    house.notebook("02_second", job(2, steps=40, pause=0.05))
+    assert house.run() == 0
+    happened = events()
+    assert happened.index("execute 01_first") < happened.index("trained 2")
+    assert {"01_first": "done", "02_second": "waiting"} in house.pages
+
+
+def test_when_nothing_changed_then_nothing_is_done_and_otherwise_exactly_what_is_stale(house, capsys):
+    house.notebook("01_a", job(1))
+    house.notebook("02_b", job(2))
+    profile, page = paths.PROFILES / "tiny.yaml", paths.report("tiny") / "index.html"
+
+    def executed_by(change) -> list[str]:
+        change()
+        before, pages = len(events("execute")), len(house.pages)
+        assert house.run() == 0
+        done = events("execute")[before:]
+        assert ("nothing to do" in capsys.readouterr().out) == (len(house.pages) == pages) and page.exists()
+        return [line.split()[1] for line in done]
+
+    def opened_and_saved():
+        node = nbformat.read(paths.NOTEBOOKS / "01_a.ipynb", as_version=4)
+        node.cells[1].outputs, node.cells[1].execution_count = [nbformat.v4.new_output("stream", text="seen")], 7
+        nbformat.write(node, paths.NOTEBOOKS / "01_a.ipynb")
+
+    assert executed_by(lambda: None) == ["01_a", "02_b"]
+    assert executed_by(lambda: None) == []
+    assert executed_by(opened_and_saved) == []
+    assert executed_by(lambda: house.notebook("01_a", job(1), code="# said better")) == ["01_a"]
+    assert executed_by(lambda: (paths.results("tiny") / "02_b.csv").unlink()) == ["02_b"]
+    assert executed_by(lambda: (paths.executed("tiny") / "02_b.ipynb").write_text("changed by hand")) == ["02_b"]
+    assert executed_by(lambda: profile.write_text(profile.read_text() + "notebooks: {02_b: {seeds: [1]}}\n")) == ["02_b"]
+    assert executed_by(lambda: profile.write_text(profile.read_text().replace("rungs: 5", "rungs: 4"))) == ["01_a", "02_b"]
+    assert executed_by(lambda: setattr(house.text, "fingerprint", "other text")) == ["01_a", "02_b"]
+    assert executed_by(page.unlink) == []                              # the page alone is written again
+    assert house.pages[-1] == {"01_a": "fresh", "02_b": "fresh"}
+    assert len(events("trained")) == 2
+
+
+def test_when_the_library_or_the_report_changes_then_their_stamps_do(tmp_path, monkeypatch):
+    for name in ("lib/report", "lib/published"):
+        (tmp_path / name).mkdir(parents=True)
+    files = {name: tmp_path / name for name in ("lib/model.py", "lib/published/a.csv", "lib/report/page.css")}
+    for path in files.values():
+        path.write_text("1")
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr(stamps, "REPORT", tmp_path / "lib" / "report")
+
+    def both() -> tuple[str, str]:
+        stamps.library.cache_clear()
+        stamps.page_code.cache_clear()
+        return stamps.library(), stamps.page_code()
+    before = both()
+    expected = {"lib/model.py": (True, False), "lib/published/a.csv": (True, False), "lib/report/page.css": (False, True)}
+    for name, changed in expected.items():
+        files[name].write_text("2")
+        now = both()
+        assert (now[0] != before[0], now[1] != before[1]) == changed
+        before = now
+    monkeypatch.undo()
+    both()
+
+
+def test_when_two_suites_run_at_once_then_each_notebook_is_executed_once(house):
+    house.notebook("01_a", job(1, pause=0.05), code="time.sleep(1)")
+    house.notebook("02_b", job(2, pause=0.05))
+    ended = []
+    suites = [threading.Thread(target=lambda: ended.append(house.run())) for _ in range(2)]
+    for each in suites:
+        each.start()
+    for each in suites:
+        each.join()
+    assert ended == [0, 0]
+    assert sorted(events("execute")) == ["execute 01_a", "execute 02_b"] and len(events("trained")) == 2
+
+
+@pytest.mark.parametrize("yaml, message", [
+    ("notebooks: {01_a: {sede: [1]}}", "tiny.yaml, notebooks: 01_a: unknown parameter 'sede'"),
+    ("notebooks: {01_b: {}}", "unknown notebook '01_b'; did you mean '01_a'"),
+    ("notebooks: {01_a: {tokens: 1e5}}", "tokens = '1e5'"),
+])
+def test_when_a_parameter_is_wrong_then_the_suite_ends_with_2_before_any_work(house, capsys, yaml, message):
+    house.notebook("01_a", job(1))
+    with open(paths.PROFILES / "tiny.yaml", "a") as file:
+        file.write(yaml)
+    assert house.run() == 2
+    assert message in capsys.readouterr().err and events() == []
+
+
+def test_when_one_notebook_is_asked_for_then_only_it_and_its_runs_are_made(house, capsys):
+    house.notebook("01_a", job(1))
+    house.notebook("02_b", job(2))
+    assert house.run("notebook", "02_b") == 0
+    assert events("trained") == ["trained 2"] and house.pages[-1] == {"01_a": "waiting", "02_b": "done"}
+    assert house.run("notebook", "02_b") == 0 and "nothing to do" in capsys.readouterr().out
+    assert house.run("notebook", "02_c") == 2 and "did you mean '02_b'" in capsys.readouterr().err
+
+
+def test_when_a_plan_is_asked_for_then_shared_runs_count_once_and_nothing_is_made(house, capsys):
+    house.notebook("01_a", job(1, 1), job(2, 1))
+    house.notebook("02_b", job(2, 1, 2), job(3, 1, steps=8))
+    assert house.run("plan", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    rows = {row["notebook"]: row for row in [*told["notebooks"], told["total"]]}
+    a_run = 4 * 2 * 64
+    assert [rows["01_a"][k] for k in ("runs", "shared", "to_train", "tokens", "evaluations")] == [2, 0, 2, 2 * a_run, 2]
+    assert [rows["02_b"][k] for k in ("runs", "shared", "to_train", "tokens", "evaluations")] == [2, 1, 1, 2 * a_run, 2]
+    assert [rows["total"][k] for k in ("runs", "done", "to_train", "tokens", "evaluations")] == [3, 0, 3, 4 * a_run, 4]
+    assert rows["total"]["minutes"] > 0 and not told["timed"]
+    assert not (house.root / "outputs").exists()
+    engine.ensure([job(2, 1)], "tiny", None, 1, shown=Quiet())
+    assert house.run("plan") == 0
+    lines = capsys.readouterr().out.splitlines()
+    total = next(line.split() for line in lines if line.startswith("total"))
+    assert total[1:5] == ["3", "0", "0", "2"]                          # evaluation 2 of run 2 is missing: it is not done
+    assert any("from runs timed on this machine" in line for line in lines)
+
+
+def test_when_runs_were_timed_then_the_estimate_is_theirs(house):
+    engine.ensure([job(1, 1)], "tiny", None, 1, shown=Quiet())
+    known = estimate.Estimator.from_history()
+    assert known.rate(job(9, 1).run) == 1000.0                         # what the fake worker says
+    assert known.training(job(9, 1).run) == pytest.approx(job(9, 1).run.train.tokens / 1000)
+    assert known.evaluation(job(9, 1).run, Evaluation.of("task", count=1)) < 1
+    twice = replace(job(9, 1).run, model=replace(TINY, layers=4, hidden=64))
+    assert known.rate(twice) == pytest.approx(1000 * estimate.operations(job(9, 1).run) / estimate.operations(twice))
+
+
+def test_when_jobs_differ_in_cost_then_the_longest_of_a_notebook_comes_first(house):
+    house.notebook("01_a", job(1), job(2, steps=8), job(3), job(4, steps=12))
+    planned = planning.planned(profiles.load("tiny"), "01_a")
+    assert [each.run.train.seed for each in planned.jobs] == [4, 2, 1, 3]
+
+
+# The display
+
+SNAPSHOT = progress.Snapshot(1, 3, 0, (progress.Active("Local, seed 1", "training", 5, 10, 2.5, 1234.0),), 130.0)
+
+
+def test_when_the_stream_is_a_log_then_there_is_at_most_a_line_in_the_given_time():
+    stream = io.StringIO()
+    log = progress.Log(stream, every=0.2)
+    begin = time.monotonic()
+    while time.monotonic() - begin < 0.5:
+        log.show(SNAPSHOT)
+    log.close("3 runs finished")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 3 and lines[-1].endswith("3 runs finished")
+    assert "1/3 runs, 2 min left; Local, seed 1: step 5/10, loss 2.500, 1,234 tokens/s" in lines[0]
+    assert isinstance(progress.display(stream), progress.Log)
+
+
+def test_when_the_stream_is_a_terminal_then_the_lines_are_redrawn_in_place():
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    with os.fdopen(slave, "w") as stream:
+        shown = progress.display(stream)
+        assert isinstance(shown, progress.Terminal)
+        shown.show(SNAPSHOT)
+        shown.note("a remark")
+        shown.close("3 runs finished")
+        text = ""
+        while "3 runs finished" not in text:
+            text += os.read(master, 65536).decode()
+    os.close(master)
+    assert "1/3 runs" in text and "2 min left" in text and "step 5/10, loss 2.500" in text and "\r" in text
+    assert text.rstrip().endswith("3 runs finished") and "a remark" in text
+
+
+def test_when_shown_in_jupyter_then_one_output_is_updated_and_ends_as_one_line(monkeypatch):
+    calls = []
+
+    class Handle:
+        def display(self, content, **more):
+            calls.append(("display", content["text/plain"], more["metadata"]))
+
+        def update(self, content, **more):
+            calls.append(("update", content["text/plain"], more["metadata"]))
+    import IPython.display
+    monkeypatch.setattr(IPython.display, "DisplayHandle", Handle)
+    monkeypatch.setattr(progress, "REDRAW_SECONDS", 0.0)
+    shown = progress.Notebook()
+    for _ in range(3):
+        shown.show(SNAPSHOT)
+    shown.close("3 runs finished")
+    assert [kind for kind, *_ in calls] == ["display", "update", "update", "update"]
+    assert calls[0][1].splitlines()[1].strip().startswith("Local, seed 1: step 5/10") and calls[-1][1] == "3 runs finished"
+    assert all(metadata == {"progress": True} for *_, metadata in calls)
+
+
+def test_when_a_duration_is_shown_then_it_has_a_fitting_unit():
+    assert [progress.duration(s) for s in (5, 89, 600, 5700, 500_000)] == ["5 s", "89 s", "10 min", "1 h 35 min", "6 days"]
