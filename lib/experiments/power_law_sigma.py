@@ -1,0 +1,45 @@
+"""Experiment 4: the exponent of power-law edges, at equal pairs (power-law document; audit rows 19 to 21)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lib.config import Evaluation, PatternSpec
+from lib.experiments import base
+from lib.experiments.common import Recipe, dense_jobs, ordered
+
+
+@dataclass(frozen=True)
+class Parameters(base.Parameters):
+    sigmas: tuple[float, ...] = (0.5, 0.85, 1.2)  # exponents: q(d) ~ d^-(1 + sigma)
+    budgets: tuple[int, ...] = (32,)      # neighbours a query, itself included
+    radius: int = 8                       # local window: distances 0 to radius
+    controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of each budget
+    layers: int = 0                       # depth; 0: the profile's
+    far: int = 0                          # gradient flow between tokens at least this far apart; 0: a quarter of T
+
+
+class PowerLawSigma(base.Experiment):
+    name = "04_power_law_sigma"
+    title = "Power-law sigma"
+    question = "Is there a best exponent of power-law edges, and do they beat a local window of as many keys?"
+    Parameters = Parameters
+
+    def plan(self, parameters, profile):
+        recipe = Recipe(parameters, profile, parameters.layers)
+        far = parameters.far or recipe.length // 4
+        measures = (*recipe.perplexity(), Evaluation.of("gradient_flow", far=far), Evaluation.of("attention_memory"))
+        jobs = dense_jobs(recipe, *measures)
+        for seed in parameters.seeds:
+            for budget in parameters.budgets:
+                jobs += [base.Job.of(recipe.run(power_law(sigma, budget, parameters.radius), seed), *measures,
+                                     series="Power law", role="model", setting=f"sigma={sigma:g}, B={budget}")
+                         for sigma in parameters.sigmas]
+                like = power_law(parameters.sigmas[0], budget, parameters.radius)
+                jobs += recipe.controls(parameters.controls, like, seed, measures, setting=f"B={budget}")
+        return ordered(jobs)
+
+
+def power_law(sigma: float, budget: int, radius: int) -> PatternSpec:
+    """Exactly `budget` neighbours a query, itself and the window included."""
+    return PatternSpec.of("power_law", sigma=float(sigma), budget=budget, window=radius)

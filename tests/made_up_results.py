@@ -1,0 +1,79 @@
+"""Results that nobody trained: a database that answers what the experiments ask, with losses that a test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+
+from lib.config import Evaluation, fingerprint
+from lib.experiments.base import Job
+
+DOMAINS = ("docs", "code")
+WINDOWS = 12            # of the shortest length; longer ones have fewer
+
+
+class MadeUpDatabase:
+    """`loss(job, length, variant) -> nats`; every window differs from it by the same seeded noise for all models."""
+
+    def __init__(self, loss: Callable[[Job, int, str], float], accuracy: Callable[[Job], float] = lambda job: 0.5,
+                 noise: float = 0.1):
+        self.loss, self.accuracy, self.noise = loss, accuracy, noise
+        self.corpus = SimpleNamespace(domains=DOMAINS)
+
+    @staticmethod
+    def edges(length: int) -> np.ndarray:
+        return np.array([*(e for e in (0, 8, 16, 32, 64) if e < length), *range(128, length, 128), length])
+
+    def windows(self, job: Job, length: int, variant: str, domain: str) -> np.ndarray:
+        """Loss of each window; windows of a longer length hold the same tokens, so they are means of the shorter ones'."""
+        short, own = job.run.train.length, self.loss(job, length, variant)
+        noise = np.random.default_rng(DOMAINS.index(domain)).normal(0, self.noise, WINDOWS)
+        return own + (noise if length == short else noise.reshape(-1, length // short).mean(axis=1))
+
+    def array(self, job: Job, evaluation: Evaluation, name: str) -> np.ndarray:
+        kind, *rest = name.split(".")
+        length = int(rest[-1])
+        edges = self.edges(length)
+        if kind == "edges":
+            return edges
+        loss = self.windows(job, length, dict(evaluation.parameters).get("variant", ""), rest[0])
+        counts = np.tile(np.diff(edges), (len(loss), 1))
+        return counts if kind == "count" else counts * loss[:, None]
+
+    def metrics(self, job: Job) -> pd.DataFrame:
+        rows = []
+        for evaluation in job.evaluations:
+            own = dict(evaluation.parameters)
+            if evaluation.name == "perplexity":
+                for length in own["lengths"]:
+                    rows += self.text_rows(job, length, own.get("variant", ""))
+            elif evaluation.name == "task":
+                rows += [("accuracy", self.accuracy(job), job.run.data.source), ("chance", 0.1, job.run.data.source),
+                         ("count", 200.0, job.run.data.source)]
+            elif evaluation.name == "battery":
+                for task in own["tasks"]:
+                    rows += [("accuracy", self.accuracy(job), task), ("chance", 0.25, task), ("count", 200.0, task)]
+                rows.append(("in_context_score", -self.accuracy(job), "in_context"))
+            elif evaluation.name == "attention_memory":
+                rows.append(("attention_memory_ratio", 4.0, ""))
+            elif evaluation.name == "gradient_flow":
+                rows += [("far_influence_share", 0.2, ""), ("influence_share", 0.5, "", "", None, 1)]
+        for step in (10, 20):
+            rows.append(("train_loss", self.loss(job, job.run.train.length, "") + 1 / step, "", "", None, None, None, step))
+        columns = ["measure", "value", "split", "variant", "length", "position", "layer", "step"]
+        blank = [np.nan, np.nan, "", "", None, None, None, None]
+        frame = pd.DataFrame([[*row, *blank[len(row):]] for row in rows], columns=columns)
+        frame.insert(0, "run", fingerprint(job.run))
+        frame = frame.assign(parameters=1000, run_seconds=1.0, run_tokens_per_s=1000.0, run_peak_memory_mib=100.0)
+        return frame.astype(dict.fromkeys(("length", "position", "layer", "step", "parameters"), "Int64"))
+
+    def text_rows(self, job: Job, length: int, variant: str) -> list[tuple]:
+        rows = []
+        for domain in DOMAINS:
+            nll = float(self.windows(job, length, variant, domain).mean())
+            rows += [("nll", nll, domain, variant, length), ("perplexity", float(np.exp(nll)), domain, variant, length)]
+            rows += [("position_nll", nll, domain, variant, length, int(edge)) for edge in self.edges(length)[:-1]]
+        return rows

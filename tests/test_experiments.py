@@ -1,0 +1,208 @@
+"""Plans: valid for every profile, within their budgets, shared where they should be, with controls of equal edges."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from lib import evals, profiles, tasks
+from lib.config import PatternSpec
+from lib.errors import SuiteError
+from lib.experiments import COLUMNS, experiment, names
+from lib.experiments.common import Recipe, shortened, spec_of, split_model
+from lib.patterns import build
+from made_up_results import MadeUpDatabase
+
+PROFILES = ("smoke", "small", "overnight", "paper")
+# Most language-model runs, most training tokens in millions, most task runs
+BUDGETS = {"smoke": (20, 0.5, 8), "small": (20, 50, 12), "overnight": (300, 750, 120), "paper": (300, 130_000, 120)}
+
+
+@pytest.fixture(autouse=True)
+def no_warnings():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="christoffel")
+        yield
+
+
+def plan(name: str, profile: str = "smoke", **changes):
+    loaded = profiles.load(profile)
+    parameters = loaded.parameters(name)
+    return experiment(name).plan(type(parameters)(**{**vars(parameters), **changes}), loaded)
+
+
+def pattern_of(job):
+    run = job.run
+    return build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
+
+
+def only(jobs, series: str):
+    found = [job for job in jobs if dict(job.labels)["series"] == series]
+    assert found, series
+    return found[0]
+
+
+def test_when_experiments_are_listed_then_they_are_the_six_notebooks():
+    assert names() == ["01_window_sweep", "02_learned_alpha", "03_extrapolation", "04_power_law_sigma", "05_christoffel",
+                       "06_capacity_battery"]
+    with pytest.raises(SuiteError, match="03_extrapolation"):
+        experiment("03_extrapolaton")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_when_a_profile_is_planned_then_everything_in_it_can_be_built_and_the_budget_holds(profile):
+    runs = {}
+    for name in names():
+        jobs = plan(name, profile)
+        assert len(jobs) == len(set(jobs))
+        for job in jobs:
+            runs[job.run] = pattern_of(job)
+            for evaluation in job.evaluations:
+                evals.build(evaluation.name, **dict(evaluation.parameters))
+            assert set(dict(job.labels)) <= {*COLUMNS, "equal_pairs"}
+    text = [run for run in runs if run.data.source == "text"]
+    for run in set(runs) - set(text):
+        task = tasks.task(run.data.source, **dict(run.data.parameters))
+        assert task.vocab == run.model.vocab and run.train.length >= task.shortest
+    most_runs, most_tokens, most_tasks = BUDGETS[profile]
+    assert len(text) <= most_runs and len(runs) - len(text) <= most_tasks
+    assert sum(run.train.tokens for run in text) <= most_tokens * 1e6
+
+
+@pytest.mark.parametrize("name", names())
+def test_when_the_defaults_are_taken_then_they_are_the_profile_small(name):
+    assert profiles.load("small").parameters(name) == experiment(name).Parameters()
+
+
+@pytest.mark.parametrize("name", names())
+def test_when_a_plan_is_made_twice_then_it_is_the_same(name):
+    assert plan(name) == plan(name)
+
+
+def test_when_experiments_need_the_same_model_then_it_is_trained_once():
+    fibonacci = ["01_window_sweep", "02_learned_alpha", "03_extrapolation", "06_capacity_battery"]
+    shared = {"Dense": names(), "Fibonacci, linear ramp": fibonacci, "Local window, equal edges": fibonacci,
+              "Fibonacci, learned": ["01_window_sweep", "02_learned_alpha"]}
+    for series, experiments in shared.items():
+        assert len({only(plan(name), series).run for name in experiments}) == 1, series
+
+
+@pytest.mark.parametrize("name", names())
+def test_when_a_control_is_planned_then_its_mask_has_the_pairs_of_its_model_within_a_hundredth(name):
+    found = 0
+    for job in plan(name):
+        if "equal_pairs" in dict(job.labels):
+            pattern, T = pattern_of(job), job.run.train.length
+            by_mask = sum(pattern.mask(layer, T).sum() / pattern.heads for layer in range(pattern.layers))
+            assert by_mask == pytest.approx(dict(job.labels)["equal_pairs"], rel=0.01), job.labels
+            found += 1
+    assert found >= 1
+
+
+def test_when_a_control_is_made_for_the_ramp_then_it_counts_the_pairs_of_the_ramp():
+    jobs = plan("01_window_sweep")
+    ramp, local = only(jobs, "Fibonacci, linear ramp"), only(jobs, "Local window, equal edges")
+    T, L = ramp.run.train.length, ramp.run.model.layers
+    pairs = sum(T - d for layer in range(L) for d in pattern_of(ramp).plan(layer, T).distances)
+    assert dict(local.labels)["equal_pairs"] == pairs
+    random = pattern_of(only(jobs, "Random offsets, equal edges"))
+    assert all(random.mask(layer, T)[:, T - 1, T - 5:].all() for layer in range(L))        # the ramp's window of W = 4 stays
+
+
+def test_when_tokens_are_given_then_whole_steps_are_trained_and_warm_up_fits():
+    train = profiles.load("smoke").train
+    a_step = train.batch * train.length
+    short = shortened(train, 3 * a_step + 10)
+    assert short.tokens == 3 * a_step and short.warmup <= short.steps
+    with pytest.raises(SuiteError, match=str(a_step)):
+        shortened(train, a_step - 1)
+    assert {job.run.train.tokens for job in plan("01_window_sweep", tokens=5 * a_step)} == {5 * a_step}
+
+
+def test_when_seeds_are_given_then_each_model_has_one_run_a_seed():
+    jobs = plan("01_window_sweep", seeds=(1, 2, 3))
+    assert len(jobs) == 3 * len(plan("01_window_sweep", seeds=(1,)))
+    assert {job.run.train.seed for job in jobs} == {1, 2, 3}
+
+
+def test_when_a_model_is_misspelt_then_the_nearest_is_named():
+    with pytest.raises(SuiteError, match="'fibonacci'"):
+        split_model("fibonaci/linear")
+    with pytest.raises(SuiteError, match="'linear'"):
+        split_model("fibonacci/linaer")
+    with pytest.raises(SuiteError, match="extra"):
+        plan("01_window_sweep", extra=("pow2/fixed",))
+    with pytest.raises(SuiteError, match="words"):
+        plan("05_christoffel", words=("64:512",))
+
+
+def test_when_an_extra_model_is_given_then_only_its_window_is_trained():
+    more = set(plan("01_window_sweep", extra=("pow2/fixed/8",))) - set(plan("01_window_sweep"))
+    assert [dict(job.labels)["window"] for job in more] == [8]
+    assert next(iter(more)).run.pattern == PatternSpec.of("scaled_base", base="pow2")       # W = 8 and fixed are defaults
+
+
+def test_when_rungs_grow_with_length_then_frozen_ones_are_evaluated_and_otherwise_not():
+    variants = {dict(job.labels)["series"]: {dict(e.parameters).get("variant", "") for e in job.evaluations}
+                for job in plan("03_extrapolation")}
+    assert "rungs=frozen" in variants["Fibonacci, linear ramp"] and "rungs=frozen" in variants["Powers of two, linear ramp"]
+    assert variants["Fibonacci, fixed"] == {""} and variants["Local window, equal edges"] == {""}
+    assert {"rope=yarn", "mask=window", "mask=sinks"} <= variants["Dense"]
+    assert all("rungs=frozen" not in {dict(e.parameters).get("variant") for e in job.evaluations}
+               for job in plan("03_extrapolation", frozen=False))
+
+
+def test_when_dense_gets_a_mask_at_evaluation_then_it_sees_no_untrained_distance():
+    dense = only(plan("03_extrapolation"), "Dense")
+    T = dense.run.train.length
+    for evaluation in dense.evaluations:
+        own = dict(evaluation.parameters)
+        if own.get("variant", "").startswith("mask="):
+            mask = build(own["pattern"][0], **dict(own["pattern"][1])).mask(0, 2 * T)[0]
+            beyond = [i - j for i, j in zip(*mask.nonzero(), strict=True) if j >= 4]
+            assert max(beyond) == (T - 1 if own["variant"] == "mask=window" else T - 1 - 4)
+
+
+def test_when_theta_has_other_rates_then_each_is_a_run_and_says_so():
+    jobs = [job for job in plan("02_learned_alpha", theta_lr=(0.0, 1.0, 100.0), starts=("one",), probe_depths=())
+            if dict(job.labels)["series"] == "Fibonacci, learned"]
+    assert {(job.run.train.theta_lr, dict(job.labels)["setting"]) for job in jobs} == {
+        (0.0, "theta rate x0"), (1.0, ""), (100.0, "theta rate x100")}
+
+
+def test_when_the_probe_marks_a_distance_then_its_rungs_can_reach_it():
+    for job in plan("02_learned_alpha", "small"):
+        if job.run.data.source == "marked_copy":
+            base = build("learned", **dict(job.run.pattern.parameters)).plan(0, job.run.train.length).base \
+                if job.run.pattern.name == "learned" else pattern_of(job).plan(0, job.run.train.length).distances
+            assert max(base) * 1.5 > 350
+
+
+def test_when_width_and_length_are_set_then_ratios_and_tokens_a_step_are_kept():
+    profile = profiles.load("paper")
+    recipe = Recipe(profile.parameters("05_christoffel"), profile, layers=12, width=256, tokens_a_window=2048)
+    model = recipe.model
+    assert (model.layers, model.d_model, model.heads, model.kv_heads, model.hidden) == (12, 256, 4, 1, 683)
+    train = recipe.train(42)
+    assert (train.length, train.batch * train.length) == (2048, profile.train.batch * profile.train.length)
+    with pytest.raises(SuiteError, match="width"):
+        _ = Recipe(profile.parameters("05_christoffel"), profile, width=100).model
+
+
+def test_when_a_pattern_is_named_by_its_parameters_then_it_is_built_again_the_same():
+    pattern = build("scaled_base", layers=8, heads=4, schedule="linear", window=6, rungs=12)
+    spec = spec_of(pattern)
+    assert spec == PatternSpec.of("scaled_base", schedule="linear", window=6, rungs=12)
+    assert build(spec.name, layers=8, heads=4, **dict(spec.parameters)) == pattern
+
+
+@pytest.mark.parametrize("name", names())
+def test_when_runs_are_finished_then_the_table_has_the_documented_columns_in_order(name):
+    jobs = plan(name)
+    table = experiment(name).table(jobs, MadeUpDatabase(lambda job, length, variant: 3.0))
+    assert list(table.columns) == list(COLUMNS) and len(table)
+    assert table["series"].notna().all() and table["value"].notna().all()
+    assert set(table["role"]) <= {"model", "control", "baseline", "neighbour"}
+    again = experiment(name).table(jobs[::-1], MadeUpDatabase(lambda job, length, variant: 3.0))
+    assert table.equals(again)

@@ -1,0 +1,352 @@
+"""What notebooks say: intervals against closed forms, and sentences whose direction turns when the numbers turn."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from lib import profiles, tables
+from lib.conclusions import compared, grown, listing, not_higher, ordered, verdict
+from lib.config import RunConfig, TrainConfig
+from lib.errors import SuiteError
+from lib.experiments import experiment
+from lib.findings import capacity_battery, christoffel, extrapolation, learned_alpha, power_law_sigma, shared, window_sweep
+from lib.flops import training_flops
+from lib.losses import Losses
+from lib.patterns import build
+from lib.statistics import Interval, bootstrap_mean, paired_difference, sample_std, wilson
+from made_up_results import WINDOWS, MadeUpDatabase
+
+
+@lru_cache
+def planned(name: str):
+    profile = profiles.load("smoke")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="christoffel")
+        return experiment(name).plan(profile.parameters(name), profile)
+
+
+def results(name: str, loss, **kwargs):
+    """Jobs, table and losses of an experiment whose models have the loss that `loss(series, length, variant)` says."""
+    jobs = planned(name)
+    database = MadeUpDatabase(lambda job, length, variant: loss(dict(job.labels)["series"], length, variant), **kwargs)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="christoffel")
+        return jobs, experiment(name).table(jobs, database), Losses(jobs, database)
+
+
+def one(series: str, loss: float):
+    """3 nats for every model but one."""
+    return lambda name, length, variant: loss if name == series else 3.0
+
+
+# Intervals
+
+def test_when_windows_vary_then_the_interval_is_that_of_their_mean():
+    sample = np.random.default_rng(1).normal(0.3, 0.2, 400)
+    found = bootstrap_mean([sample])
+    half = 1.96 * sample.std(ddof=1) / math.sqrt(400)
+    assert found.estimate == pytest.approx(sample.mean()) and found.count == 400
+    assert found.low == pytest.approx(sample.mean() - half, abs=0.1 * half)
+    assert found.high == pytest.approx(sample.mean() + half, abs=0.1 * half)
+    assert bootstrap_mean([sample]) == found
+
+
+def test_when_domains_differ_in_size_then_each_counts_alike():
+    assert bootstrap_mean([np.array([1.0, 1.0]), np.array([3.0] * 50)]).estimate == 2.0
+
+
+def test_when_pairs_share_their_noise_then_the_interval_is_narrow():
+    noise = np.random.default_rng(0).normal(0, 5, 100)
+    paired = paired_difference([noise + 0.1], [noise])
+    assert paired.low == pytest.approx(0.1) and paired.high == pytest.approx(0.1)
+    with pytest.raises(SuiteError, match="same windows"):
+        paired_difference([noise], [noise[:-1]])
+    with pytest.raises(SuiteError, match="at least two"):
+        bootstrap_mean([np.array([1.0])])
+
+
+@pytest.mark.parametrize("successes, trials", [(0, 10), (3, 10), (50, 100), (100, 100)])
+def test_when_a_proportion_is_estimated_then_the_interval_is_wilsons(successes, trials):
+    z, p = stats.norm.ppf(0.975), successes / trials
+    middle = (p + z * z / 2 / trials) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / 4 / trials**2)
+    found = wilson(successes, trials)
+    assert (found.low, found.high) == (pytest.approx(middle - half, abs=1e-12), pytest.approx(middle + half, abs=1e-12))
+    with pytest.raises(SuiteError):
+        wilson(trials + 1, trials)
+
+
+def test_when_a_spread_over_seeds_is_taken_then_it_is_the_samples():
+    assert sample_std([1.0, 2.0, 3.0]) == 1.0
+
+
+# Sentences
+
+def test_when_a_difference_changes_its_sign_then_the_sentence_changes_its_direction():
+    assert "A has a lower loss than B" in compared("A", "B", Interval(-0.1, -0.2, -0.05, 9))
+    assert "A has a higher loss than B" in compared("A", "B", Interval(0.1, 0.05, 0.2, 9))
+    assert "slightly higher" in compared("A", "B", Interval(0.01, 0.005, 0.015, 9))
+    assert "cannot be told apart" in compared("A", "B", Interval(0.1, -0.05, 0.2, 9))
+
+
+@pytest.mark.parametrize("interval, word", [
+    ((0.5, 0.4, 0.6), "rises at"), ((0.0, -0.01, 0.01), "stays flat"), ((-0.5, -0.6, -0.4), "falls at"),
+    ((0.03, 0.01, 0.05), "rises a little"), ((0.0, -0.5, 0.5), "does not change measurably")])
+def test_when_a_loss_grows_or_not_then_the_word_says_so(interval, word):
+    assert word in grown("M", Interval(*interval, 9), 4)
+
+
+def test_when_names_are_listed_then_they_read_as_english():
+    assert [listing(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["none", "a", "a and b", "a, b and c"]
+    assert ordered({"x": 2.0, "y": 1.0}, "loss") == "Lowest loss: y (1.00); highest: x (2.00)."
+    words = {True: "met", False: "not met", None: "open"}
+    assert all(verdict(met, "C", "why") == f"**C: {word}.** why" for met, word in words.items())
+    assert [not_higher(Interval(0, low, high, 2)) for low, high in ((-1, 0.01), (0.03, 1), (-1, 1))] == [True, False, None]
+
+
+# Losses
+
+def test_when_a_loss_is_read_then_it_is_what_the_windows_say_and_positions_select_bins():
+    _, _, losses = results("01_window_sweep", lambda series, length, variant: 3.0, noise=0.0)
+    windows = losses.windows("Dense")
+    assert len(windows) == 2 and all(np.allclose(domain, 3.0) and len(domain) == WINDOWS for domain in windows)
+    assert np.allclose(losses.windows("Dense", positions=(8, 32))[0], 3.0)
+    with pytest.raises(SuiteError, match="edges"):
+        losses.windows("Dense", positions=(8, 33))
+    with pytest.raises(SuiteError, match="'Dense'"):
+        losses.windows("Dens")
+
+
+def test_when_lengths_are_compared_then_the_same_tokens_are():
+    _, _, losses = results("03_extrapolation", lambda series, length, variant: 3.0 + (length > 64) * 0.5, noise=1.0)
+    grew = losses.growth("Dense", 64, 256)
+    assert grew.estimate == pytest.approx(0.5) and grew.high - grew.low < 1e-9      # the windows' noise cancels
+    with pytest.raises(SuiteError, match="multiple"):
+        losses.growth("Dense", 64, 100)
+
+
+# Notebooks 1 to 6: turn the numbers and see the sentences turn
+
+def test_when_the_ramp_is_better_or_worse_then_notebook_1_says_so():
+    for sign, word in ((-1, "lower"), (1, "higher")):
+        _, runs, losses = results("01_window_sweep", one("Fibonacci, linear ramp", 3.0 + 0.1 * sign))
+        assert f"a {word} loss than Fibonacci, fixed" in window_sweep.say_ramp(runs, losses, (4,))
+        standing = shared.standing(shared.against(losses, "Local window, equal edges"), "Local window, equal edges")
+        assert f"{word} loss: Fibonacci, linear ramp" in standing and "not told apart: Dense" in standing
+        best = window_sweep.say_best(tables.summary(runs))
+        assert ("domains): Fibonacci, linear ramp" if sign < 0 else "highest: Fibonacci, linear ramp") in best
+
+
+def test_when_the_gain_grows_with_position_then_notebook_1_says_so():
+    def table(first, last):
+        estimate = pd.Series([first, last], index=[0, 32])
+        return pd.DataFrame({"estimate": estimate, "low": estimate - 0.01, "high": estimate + 0.01})
+    assert "is larger at the end" in window_sweep.say_positions(table(0.0, 0.05))
+    assert "is smaller at the end" in window_sweep.say_positions(table(0.05, 0.0))
+    assert "cannot be told" in window_sweep.say_positions(table(0.05, 0.05))
+
+
+def test_when_distances_go_with_loss_then_the_correlation_is_said():
+    table = pd.DataFrame({"stack": range(10)}, index=[f"m{i}" for i in range(10)])
+    for sign, word in ((-1, "falls"), (1, "rises")):
+        assert f"The loss {word} with" in window_sweep.say_stack(table, pd.Series(sign * np.arange(10.0), index=table.index))
+    mixed = pd.Series([0, 9, 1, 8, 2, 7, 3, 6, 4, 5], index=table.index, dtype=float)
+    assert "no monotone" in window_sweep.say_stack(table, mixed)
+
+
+def test_when_ours_is_beside_the_published_then_directions_are_counted():
+    def say(ramp):
+        _, runs, _ = results("01_window_sweep", one("Fibonacci, fixed", 3.0 - ramp))
+        return window_sweep.say_published(window_sweep.beside_published(tables.mean_loss(runs), runs, 4))
+    assert "3 have the same direction" in say(-0.1) and " 0 have the same direction" in say(0.1)
+
+
+def test_when_alpha_moves_or_not_then_notebook_2_says_so():
+    def paths(last):
+        return {"M": pd.DataFrame({0: [1.0, last], 1: [1.0, 1.0]}, index=[0, 10])}
+    assert "Alpha of M moves by up to 0.300" in learned_alpha.say_moves(learned_alpha.moves(paths(1.3)))
+    assert "stays within 0.05" in learned_alpha.say_moves(learned_alpha.moves(paths(1.01)))
+    flat, steep = (pd.DataFrame({0: [low, 0.0], 1: [0.0, 0.001]}, index=[0.6, 1.4]) for low in (0.0, 0.5))
+    assert "flat to 0.02 nats in 2 of 2" in learned_alpha.say_landscape(flat)
+    assert "in 1 of 2 layers, not in 0" in learned_alpha.say_landscape(steep)
+
+
+def test_when_learning_is_slow_or_quick_then_its_cost_is_said():
+    _, runs, _ = results("02_learned_alpha", lambda series, length, variant: 3.0)
+    for speed, word in ((100.0, "more than"), (800.0, "less than")):
+        timed = runs.assign(run_tokens_per_s=np.where(runs["series"] == "Fibonacci, learned", speed, 1000.0))
+        assert f"costs {1000 / speed:.1f} times" in learned_alpha.say_speed(timed) and word in learned_alpha.say_speed(timed)
+
+
+def test_when_theta_can_travel_far_enough_then_the_ramps_ends_are_said_to_be_in_reach():
+    paper = TrainConfig()
+    assert learned_alpha.travel(paper) == pytest.approx(2.14, abs=0.01)
+    assert "cannot reach" in learned_alpha.say_travel(paper, "P")
+    assert "can come close" in learned_alpha.say_travel(replace(paper, theta_lr=10.0), "P")
+
+
+def test_when_dense_rises_and_sparse_is_flat_then_notebook_3_says_so_and_turned_round_too():
+    def loss(rising):
+        return lambda series, length, variant: 3.0 + 0.5 * (length > 64) * (series in rising)
+    jobs, runs, losses = results("03_extrapolation", loss(("Dense",)))
+    plain = extrapolation.shown_of(extrapolation.variants(jobs, tables.job_names(jobs)), plain=True)
+    growth = extrapolation.growth_table(losses, plain, 64, 256)
+    said = extrapolation.say_headline(growth, 4)
+    assert "the loss of Dense rises by more than" in said
+    assert "Fibonacci, linear ramp" in said.partition("rises")[2].partition("stays flat")[0]
+    assert "Dense rises at 4 times" in extrapolation.say_growth(growth, 4, ["Dense"])
+    _, _, losses = results("03_extrapolation", loss(("Fibonacci, linear ramp",)))
+    said = extrapolation.say_headline(extrapolation.growth_table(losses, plain, 64, 256), 4)
+    assert "the loss of Fibonacci, linear ramp rises by more than" in said
+
+
+def test_when_a_change_rescues_dense_then_the_best_one_is_named():
+    jobs, _, losses = results("03_extrapolation",
+                              lambda series, length, variant: 3.0 + (length > 64) * (0.1 if variant == "rope=ntk" else 0.5))
+    helped = extrapolation.of_model(extrapolation.variants(jobs, tables.job_names(jobs)), "Dense")
+    assert len(helped) == 6
+    said = extrapolation.best_rescue(extrapolation.growth_table(losses, helped, 64, 256))
+    assert "rope=ntk helps Dense most: 0.400 of the 0.500 nats" in said
+    _, _, losses = results("03_extrapolation", lambda series, length, variant: 3.0)
+    assert "loses nothing measurable" in extrapolation.best_rescue(extrapolation.growth_table(losses, helped, 64, 256))
+
+
+def test_when_untrained_rungs_hurt_or_help_then_frozen_against_rebuilt_says_so():
+    for frozen, word in ((2.9, "hurt"), (3.1, "help"), (3.0, "make no measurable difference to")):
+        jobs, _, losses = results("03_extrapolation",
+                                  lambda series, length, variant: frozen if variant == "rungs=frozen" else 3.0)
+        table = extrapolation.frozen_against_rebuilt(losses, extrapolation.variants(jobs, tables.job_names(jobs)), 256)
+        assert list(table.index) == ["Fibonacci, linear ramp", "Powers of two, linear ramp"]
+        assert f"ntrained rungs {word} Fibonacci, linear ramp" in extrapolation.say_frozen(table)
+
+
+def test_when_power_law_beats_local_or_not_then_its_verdicts_turn():
+    for power, words in ((2.8, (": met", ": met")), (3.4, (": not met", ": not met"))):
+        _, runs, losses = results("04_power_law_sigma", one("Power law", power))
+        said = (power_law_sigma.verdict_local(losses, 12), power_law_sigma.verdict_compute(runs, losses, 12))
+        assert all(word in sentence for word, sentence in zip(words, said, strict=True)), said
+    assert ": met" in power_law_sigma.verdict_memory(runs, losses, 12)
+    few = runs.assign(value=np.where(runs["measure"] == "attention_memory_ratio", 1.5, runs["value"]))
+    assert ": not met" in power_law_sigma.verdict_memory(few, losses, 12)
+
+
+def test_when_the_lowest_loss_moves_then_the_sentence_on_sigma_does():
+    jobs = planned("04_power_law_sigma")
+    for best, inside in ((0.5, "outside"), (0.85, "inside")):
+        database = MadeUpDatabase(lambda job, *_: 3.0 - 0.5 * (dict(job.run.pattern.parameters).get("sigma") == best))
+        runs, losses = experiment("04_power_law_sigma").table(jobs, database), Losses(jobs, database)
+        said = power_law_sigma.say_curve(power_law_sigma.curve(runs), losses)
+        assert f"lowest loss is at sigma = {best:g}, {inside} the document's range" in said
+
+
+def test_when_operations_are_counted_then_they_are_those_of_the_matrices_and_pairs():
+    run = RunConfig(planned("04_power_law_sigma")[0].run.pattern)
+    embedding_and_norms = 32_768 * 512 + 512 + 16 * 1024
+    matrices = 60_850_688 - embedding_and_norms + 32_768 * 512
+    assert training_flops(run, pairs=0) == 6 * matrices * run.train.tokens
+    one_pair = training_flops(run, pairs=1) - training_flops(run, pairs=0)
+    assert one_pair == pytest.approx(3 * 4 * 8 * 64 * run.train.steps * run.train.batch)
+
+
+def test_when_the_law_is_sampled_then_counts_follow_it_and_half_the_documents_edges_see_the_future():
+    pattern = power_law_sigma.draws_pattern(0.8, 512)
+    counted, expected = power_law_sigma.distance_counts(pattern, 512), power_law_sigma.expected_counts(pattern, 512)
+    assert np.all(np.abs(counted - expected) < 5 * np.sqrt(expected) + 1) and counted.sum() > 1000
+    assert power_law_sigma.future_share() == pytest.approx(0.5, abs=0.01)    # row 21
+    realised = power_law_sigma.realised((0.8,))
+    assert realised.loc[0.8, "new neighbours"] == pytest.approx(5, abs=0.3)    # row 20
+
+
+def test_when_a_word_is_better_or_worse_then_its_verdicts_turn():
+    others = ["Dense", "Local window, equal edges", "Random offsets, equal edges"]
+    for word, met in ((2.8, ": met"), (3.4, ": not met")):
+        _, runs, losses = results("05_christoffel", one("Christoffel 7/64", word))
+        assert met in christoffel.verdict_perplexity(runs, losses, "Christoffel 7/64", others)
+        assert met in christoffel.verdict_descent(runs, losses, "Christoffel 7/64", others[1:])
+
+
+def test_when_words_are_looked_at_then_the_audits_facts_follow():
+    words = {"64/512": (64, 512), "63/512": (63, 512)}
+    assert "in one residue class: 64/512 (stride 8, first offset 7)." in christoffel.say_stride(words)    # row 22
+    assert "keeps 0 of the 64" in christoffel.say_document_rule(64, 512)    # row 23
+    assert christoffel.residue_table(words)["residues mod 8"].to_dict() == {"64/512": 1, "63/512": 8}
+    reach = (100 * christoffel.document_reach().iloc[-1]).round()
+    words_reach = {"Christoffel 64/512 (stride 8)": 31, "Christoffel 63/512": 41, "Christoffel 61/512": 45,
+                   "Christoffel 55/512, W=8": 85}
+    assert {name: reach[name] for name in words_reach} == words_reach and reach["Random offsets, 64 of 512"] >= 96  # row 24
+    assert "does not improve connectivity" in christoffel.say_reach(christoffel.document_reach())
+
+
+def test_when_a_mask_solves_a_task_then_notebooks_5_and_6_say_that_it_separates():
+    for name, module, task in (("05_christoffel", christoffel, "copying"),
+                               ("06_capacity_battery", capacity_battery, "mqar")):
+        def accuracy(job):
+            return 0.9 if job.run.pattern.name == "dense" else 0.1
+        for right, word in ((accuracy, "separates"), (lambda job: 0.1, "does not separate")):
+            _, runs, _ = results(name, lambda series, length, variant: 3.0, accuracy=right)
+            table = module.task_table(runs)
+            assert set(table["group"]) == {task}
+            assert f"{task} {word} the masks" in module.say_tasks(table)
+
+
+def test_when_models_are_above_chance_then_the_battery_says_so():
+    for right, word in ((0.9, "Above chance for every model: blimp and lambada"), (0.25, "For no model: blimp and lambada")):
+        _, runs, _ = results("06_capacity_battery", lambda series, length, variant: 3.0, accuracy=lambda job: right)
+        table = capacity_battery.battery_table(runs)
+        assert set(table["group"]) == {"lambada", "blimp", "in_context"}
+        assert word in capacity_battery.say_battery(table[table["group"] != "in_context"])
+        assert "0 separate" in capacity_battery.say_separation(table)
+
+
+def test_when_the_papers_sizes_are_computed_then_the_audits_numbers_follow():
+    table = window_sweep.reach_table()
+    assert table.loc["fibonacci"].tolist() == [19, 10, 987] and table.loc["pow2"].tolist() == [15, 6, 512]    # row 1
+    assert "together have 133" in window_sweep.say_union()    # row 12
+    assert "depths 2, 3, 4 and 6" in window_sweep.say_depths()    # row 25
+    assert learned_alpha.source_rows() == (29, 19)    # row 11
+    said = extrapolation.paper_rungs("fibonacci", "linear")
+    assert "in 7 of 16 layers (9 to 15): 1086 to 1480" in said    # row 2
+    assert "in 16 of 16 layers" in extrapolation.paper_rungs("pow2", "linear")
+    assert "no untrained distance" in extrapolation.paper_rungs("fibonacci", "fixed")
+
+
+def test_when_a_control_is_off_its_pairs_then_the_plan_is_refused():
+    jobs = planned("01_window_sweep")
+    plan = tables.plan_table(jobs, tables.job_names(jobs))
+    assert "Equal edges hold" in shared.equal_edges(plan)
+    with pytest.raises(AssertionError, match="off its pairs"):
+        shared.equal_edges(plan.assign(**{"equal to": plan["equal to"] * 1.05}))
+
+
+def test_when_several_windows_are_trained_then_names_tell_them_apart():
+    described = [("A", 6, ""), ("A", 8, ""), ("B", 6, "x"), ("C", -1, "")]
+    assert tables.unique_names(described) == ["A, W=6", "A, W=8", "B, x", "C"]
+
+
+def test_when_a_seed_is_changed_then_the_initialisation_is_another():
+    facts = window_sweep.recipe_facts(TrainConfig(), profiles.load("smoke").model)
+    assert "different first weights" in facts.loc[13, "here"] and "22 % larger" in facts.loc[18, "found"]
+
+
+def test_when_a_table_lacks_what_is_asked_then_the_error_says_what_there_is():
+    _, runs, _ = results("01_window_sweep", lambda series, length, variant: 3.0)
+    with pytest.raises(SuiteError, match="'perplexity'"):
+        tables.select(runs, "perplexty")
+    with pytest.raises(SuiteError, match="no nll"):
+        tables.select(runs, "nll", length=999)
+    with pytest.raises(SuiteError, match="Dense"):
+        shared.find(runs, "Power law")
+
+
+def test_when_a_pattern_has_no_offsets_then_the_stack_is_counted_from_its_edges():
+    patterns = {"local": build("local", window=3, layers=2), "power": build("power_law", window=2, budget=6, layers=2)}
+    table = window_sweep.stack_table(patterns, 16)
+    assert table.loc["local", "stack"] == 4 and table.loc["local", "sums of 2"] == 7 and table.loc["power", "stack"] > 6
