@@ -1,0 +1,78 @@
+# `make` shows the targets. GNU make 3.81 (macOS) and later; every command runs in .venv, which is made when it is missing.
+
+PROFILE ?= small
+CORPUS  ?=
+PYTHON  ?=
+ARGS    ?=
+
+VENV  := .venv
+PY    := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+SUITE  = $(PY) -m lib.suite
+GIVEN  = --profile "$(PROFILE)" $(if $(CORPUS),--corpus "$(CORPUS)") $(ARGS)
+
+# The first Python of a right version: PYTHON if it is given, else python3, else the newest one that has its version in its name.
+CHOOSE = for p in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11); do \
+           if "$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1; \
+           then python=$$p; break; fi; done; \
+         if [ -z "$$python" ]; then echo "No $(if $(PYTHON),PYTHON=$(PYTHON) that is) Python 3.11, 3.12 or 3.13 found." \
+           "Install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; fi
+
+# An environment whose folder was moved, or whose Python is gone, is stale although its stamp is young.
+STALE := $(shell [ -x $(PY) ] && [ "$$(sed -n 2p $(STAMP) 2>/dev/null)" = "$$(pwd -P)" ] || rm -f $(STAMP))
+
+.DEFAULT_GOAL := help
+.PHONY: help report test plan compare notebook lab lock clean distclean
+
+help:
+	@echo "make report  [PROFILE=small] [CORPUS=folder]   train, execute the notebooks, write the HTML report"
+	@echo "make test                                      all tests"
+	@echo "make plan    [PROFILE=small] [CORPUS=folder]   what a report would train, and for how long"
+	@echo "make notebook NAME=03_extrapolation [PROFILE]  one notebook, with the runs that it needs"
+	@echo "make compare PATTERN=name [PROFILE] [CORPUS]   a pattern beside dense, local and the best, at equal pairs"
+	@echo "make lab                                       JupyterLab in notebooks/, with the suite's kernel"
+	@echo "make lock                                      requirements.lock anew from pyproject.toml"
+	@echo "make clean                                     delete reports, tables, executed notebooks; keep trained runs"
+	@echo "make distclean                                 delete outputs/ and .venv"
+	@echo
+	@echo "PROFILE   $(patsubst profiles/%.yaml,%,$(wildcard profiles/*.yaml))"
+	@echo "CORPUS    a folder of your own text, one subfolder a domain (.txt, .jsonl, .parquet)"
+	@echo "PYTHON    Python 3.11 to 3.13 that .venv is made from; ARGS: more options of python -m lib.suite"
+	@echo "The report is outputs/PROFILE/report/index.html; python -m lib.runs lists what was trained."
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(CHOOSE); "$$python" -I lib/bootstrap.py
+
+report: $(STAMP)
+	@$(SUITE) report $(GIVEN)
+
+plan: $(STAMP)
+	@$(SUITE) plan $(GIVEN)
+
+notebook: $(STAMP)
+	@$(if $(NAME),,echo "NAME is missing: make notebook NAME=03_extrapolation" >&2; exit 2;) \
+	$(SUITE) notebook "$(NAME)" $(GIVEN)
+
+compare: $(STAMP)
+	@$(if $(PATTERN),,echo "PATTERN is missing: make compare PATTERN=scaled_base" >&2; exit 2;) \
+	$(SUITE) compare "$(PATTERN)" $(GIVEN)
+
+test: $(STAMP)
+	@$(PY) -m pytest $(ARGS)
+
+lab: $(STAMP)
+	@cd notebooks && ../$(PY) -m jupyter lab $(ARGS)
+
+# uv resolves for every platform and Python version at once; it lives in outputs/, apart from what it resolves.
+lock:
+	@$(CHOOSE); set -e; [ -x outputs/tools/bin/uv ] || { "$$python" -m venv outputs/tools; \
+	  outputs/tools/bin/python -m pip install --quiet --disable-pip-version-check uv; }; \
+	outputs/tools/bin/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 \
+	  --no-header --no-emit-index-url --no-annotate --quiet -o requirements.lock
+
+clean:
+	rm -rf outputs/*/report outputs/*/executed outputs/*/results .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf outputs $(VENV) *.egg-info

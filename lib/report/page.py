@@ -1,0 +1,145 @@
+"""The page: gather what the notebooks, tables and database hold, fill the template, replace the file in one step."""
+
+from __future__ import annotations
+
+import datetime
+import html
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from nbconvert.filters.ansi import strip_ansi
+
+from lib import paths
+from lib.errors import one_of
+from lib.experiments.base import COLUMNS
+from lib.files import write_atomically
+from lib.progress import duration
+from lib.report import NotebookStatus, facts, summary
+from lib.report.chart import chart, recipe
+from lib.report.render import Section, read, render, title_of
+
+HERE = Path(__file__).parent
+TITLE = "Sparse attention: three proposals, one report"
+WORDS = {"waiting": "not run yet", "running": "running", "done": "done", "fresh": "done", "failed": "failed"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A notebook as the template sees it."""
+    name: str
+    state: str
+    section: Section
+    seconds: float | None
+    command: str
+    error: str
+
+    @property
+    def error_line(self) -> str:
+        """The message alone: the last line of a traceback says what happened, and a first line with a colon what follows."""
+        lines = [line.strip() for line in self.error.splitlines() if line.strip()] or ["It gave no message."]
+        introduced = len(lines) > 1 and lines[0].endswith(":") and not lines[0].startswith("Traceback")
+        return f"{lines[0]} {lines[-1]}" if introduced else lines[-1]
+
+    @property
+    def error_more(self) -> str:
+        return self.error.strip() if len(self.error.strip().splitlines()) > 1 else ""
+
+
+def write(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") -> Path:
+    """See `lib.report.build`."""
+    for name, own in status.items():
+        one_of(own.state, WORDS, f"state of notebook {name}")
+    finished = [name for name, own in status.items() if own.state in ("done", "fresh")]
+    table = summary.read_tables(paths.results(profile), finished)
+    write_atomically(paths.results(profile) / "README.md", results_readme(profile).encode())
+    path = paths.report(profile) / "index.html"
+    write_atomically(path, page(profile, status, corpus, table).encode())
+    return path
+
+
+def page(profile: str, status: Mapping[str, NotebookStatus], corpus: str, table: pd.DataFrame) -> str:
+    """The page's HTML."""
+    shown = {str(run): list(dict.fromkeys(group["experiment"])) for run, group in table.groupby("run") if run}
+    runs = facts.runs_of(profile, shown)
+    commands = {name: command("notebook", profile, corpus, name) for name in status}
+    entries = [_entry(profile, name, own, commands[name], set(shown), list(status)) for name, own in status.items()]
+    texts = facts.texts(runs)
+    return _environment().get_template("page.html.j2").render(
+        title=TITLE, profile=profile, description=facts.description(profile), words=WORDS,
+        css=(HERE / "page.css").read_text("utf-8"), notebooks=entries, texts=texts, runs=runs,
+        finished=sum(e.state in ("done", "fresh") for e in entries), failed=sum(e.state == "failed" for e in entries),
+        train_seconds=sum(run.seconds or 0.0 for run in runs), command=command("report", profile, corpus), commands=commands,
+        when=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        versions=facts.distinct(run.versions for run in runs), machines=facts.distinct(facts.machine(run) for run in runs),
+        started=min((run.started for run in runs), default=""), ended=max((run.started for run in runs), default=""),
+        tables=list(dict.fromkeys(table["experiment"])), other_runs=summary.without_perplexity(table), **_summary(table))
+
+
+def _entry(profile: str, name: str, own: NotebookStatus, command: str, runs: set[str], notebooks: Sequence[str]) -> Entry:
+    executed = paths.executed(profile) / f"{name}.ipynb"
+    if own.state in ("done", "fresh") or (own.state == "failed" and error_in(executed) == own.error):
+        section = render(executed, name, runs, notebooks)
+    else:
+        source = paths.NOTEBOOKS / f"{name}.ipynb"
+        section = Section(name, (title_of(read(source)) if source.exists() else "") or name)
+    return Entry(name, own.state, section, own.seconds, command, strip_ansi(own.error))
+
+
+def error_in(executed: Path) -> str | None:
+    """The error that an execution left in its notebook; if it is not the present one, that execution was an earlier one."""
+    return read(executed).metadata.get("suite", {}).get("error") if executed.exists() else None
+
+
+def _summary(table: pd.DataFrame) -> dict[str, Any]:
+    """Series, their groups with the best of each column, and the figure."""
+    series = summary.series_of(table)
+    recipes = summary.recipes(series)
+    groups = [{"series": [_traced(s) for s in group], "best": _best(group),
+               "caption": f"Models of {recipe(group[0])}, best first"} for group in recipes]
+    return {"series": series, "groups": groups, "domains": summary.domains(series),
+            "chart": chart(recipes) if series else None, "spreads": any(s.spread is not None for s in series)}
+
+
+def _traced(s: summary.Series) -> dict[str, Any]:
+    return {**vars(s), "traced": list(zip(s.seeds, s.runs, strict=True))}
+
+
+def _best(group: Sequence[summary.Series]) -> dict[str, Any]:
+    domains = {d: min(s.perplexity[d] for s in group if d in s.perplexity) for d in summary.domains(group)}
+    return {"mean": min(s.mean for s in group), "domains": domains}
+
+
+def command(target: str, profile: str, corpus: str = "", name: str = "") -> str:
+    """The command that makes this again, as one types it in the repository's folder."""
+    folder = shlex.quote(os.path.relpath(corpus, paths.ROOT)) if corpus else ""
+    parts = {"NAME": name, "PROFILE": profile, "CORPUS": folder}
+    return " ".join(["make", target, *(f"{key}={value}" for key, value in parts.items() if value)])
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters["duration"] = duration
+    environment.filters["moment"] = moment
+    environment.filters["figure"] = lambda value, digits: f"{value:,.{digits}f}"
+    return environment
+
+
+def moment(when: str) -> str:
+    """A time in ISO format as one reads it, with its distance to UTC."""
+    return datetime.datetime.fromisoformat(when).strftime("%Y-%m-%d %H:%M UTC%z").removesuffix("+0000")
+
+
+def results_readme(profile: str) -> str:
+    """The columns of every table in outputs/<profile>/results, from `COLUMNS`."""
+    rows = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in COLUMNS.items())
+    return (f"# Tables of the profile `{html.escape(profile)}`\n\n"
+            "One tidy table an experiment: a row a measured value, empty where a column does not apply. All have the same\n"
+            "columns, so they can be put below one another. `run` is text: `pandas.read_csv(path, dtype={'run': str})`.\n"
+            "`variants/` holds tables of notebooks that were executed with other parameters than the profile's.\n"
+            f"They are made again by `{command('report', profile)}`.\n\n| column | meaning |\n|---|---|\n{rows}\n")

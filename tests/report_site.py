@@ -1,0 +1,240 @@
+"""A small finished profile for the report's tests: database, corpus manifest, tables and executed notebooks, made up."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+import json
+import sqlite3
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from lib import paths
+from lib.config import DataConfig, ModelConfig, PatternSpec, RunConfig, TrainConfig, fingerprint
+from lib.database import connect, transaction
+from lib.experiments.base import COLUMNS
+from lib.report import NotebookStatus
+
+PROFILE = "made_up"
+DOMAINS = ("docs", "code", "stories", "math")
+DONE, FAILED, WAITING, RUNNING = "01_window_sweep", "02_learned_alpha", "03_extrapolation", "04_power_law_sigma"
+ERROR = "Traceback (most recent call last):\n  ...\nValueError: no alpha <moved> & far"
+STATUS = {DONE: NotebookStatus("done", seconds=95.0), FAILED: NotebookStatus("failed", error=ERROR, seconds=3.0),
+          WAITING: NotebookStatus("waiting"), RUNNING: NotebookStatus("running")}
+MODEL = ModelConfig(vocab=2048, d_model=128, layers=8, heads=4, kv_heads=1, head_dim=32, hidden=342)
+TRAIN = TrainConfig(steps=610, batch=16, length=256, warmup=30)
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    series: str
+    role: str
+    pattern: str
+    family: str
+    keys: float                    # a query
+    perplexity: float
+    parameters: dict = dataclasses.field(default_factory=dict)
+    setting: str = ""
+
+
+SERIES = [
+    Model("Dense", "baseline", "dense", "comparator", 128.5, 29.5),
+    Model("Local window, equal edges", "control", "local", "comparator", 15.0, 28.1, {"window": 14}),
+    Model("Random offsets, equal edges", "control", "random_offsets", "comparator", 14.7, 31.9, {"count": 15}),
+    *[Model("Fibonacci, linear ramp", "model", "scaled_base", "scaled-base", w + 8.4, 28.9 - 0.12 * w,
+            {"schedule": "linear", "window": w}) for w in (6, 8, 10, 12)],
+    *[Model("Fibonacci, fixed", "model", "scaled_base", "scaled-base", w + 8.1, 29.3 - 0.1 * w,
+            {"schedule": "fixed", "window": w}) for w in (6, 8, 10, 12)],
+    Model("Powers of two, fixed", "control", "scaled_base", "scaled-base", 13.2, 29.7, {"base": "pow2", "window": 6}),
+    *[Model("Power law", "model", "power_law", "power-law", 0.93 * b, 33.5 - 2.6 * np.log10(b) + s,
+            {"sigma": s, "budget": b}, f"sigma={s:g} budget={b}") for s in (0.5, 0.8, 1.2) for b in (32, 64)],
+    Model("Christoffel", "model", "christoffel", "christoffel", 30.1, 31.2, {"m": 15, "k": 127}, "m=15 k=127"),
+]
+
+
+def build_site(outputs: Path) -> None:
+    """Everything that the report reads, below `outputs` (where `SUITE_OUTPUTS` and `paths.PROFILES` point)."""
+    (outputs / "profiles").mkdir(parents=True)
+    sections = "".join(f"{section}: {{}}\n" for section in ("corpus", "model", "train", "rungs", "evaluation"))
+    text = f"description: A made-up profile & its <numbers>, for the tests of the report\n{sections}"
+    (outputs / "profiles" / f"{PROFILE}.yaml").write_text(text)
+    table = write_runs(write_corpus())
+    paths.results(PROFILE).mkdir(parents=True)
+    table.to_csv(paths.results(PROFILE) / f"{DONE}.csv", index=False)
+    older = table.assign(experiment=WAITING, series="from an older execution")
+    older.to_csv(paths.results(PROFILE) / f"{WAITING}.csv", index=False)
+    write_notebooks(table)
+
+
+def write_corpus() -> str:
+    """A manifest alone; returns the corpus's fingerprint."""
+    folder = paths.corpora() / "0123456789abcdef"
+    folder.mkdir(parents=True)
+    counts = {domain: {"train": {"documents": 3000 + i, "tokens": 3_500_000, "bytes": 9_000_000}, "removed": {"copies": 41},
+                       "heldout": {"documents": 120 + i, "tokens": 150_000, "bytes": 400_000}}
+              for i, domain in enumerate(DOMAINS)}
+    manifest = {"source": "offline", "config": {"vocab": 2048}, "pieces": 2048, "domains": counts, "files": {},
+                "versions": {"tokenizers": "0.23.3", "scipy": "1.17.1"}, "notes": []}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return fingerprint({key: value for key, value in manifest.items() if key != "notes"})
+
+
+def write_runs(data: str) -> pd.DataFrame:
+    """Rows of the database, and the tidy table of their metrics. Two seeds a series; one run is of a synthetic task."""
+    paths.database(PROFILE).parent.mkdir(parents=True, exist_ok=True)
+    connection = connect(paths.database(PROFILE))
+    random, rows = np.random.default_rng(0), []
+    with transaction(connection):
+        for number, model in enumerate(SERIES):
+            for seed in (42, 43):
+                train = dataclasses.replace(TRAIN, seed=seed)
+                run = RunConfig(PatternSpec.of(model.pattern, **model.parameters), MODEL, train)
+                insert(connection, run, data, number)
+                rows += measured(model, run, number, model.perplexity * np.exp(random.normal(0, 0.004)))
+        task = RunConfig(PatternSpec.of("dense"), MODEL, TRAIN, DataConfig.of("copying"))
+        insert(connection, task, "", 99)
+        rows.append({**rows[0], "run": fingerprint(task), "series": "Dense, copying", "measure": "accuracy"})
+    connection.close()
+    return pd.DataFrame(rows).reindex(columns=list(COLUMNS))
+
+
+def measured(model: Model, run: RunConfig, number: int, perplexity: float) -> list[dict]:
+    """Rows of one run: the perplexities that a summary shows, and others that it must leave out."""
+    labels = {"experiment": DONE, "series": model.series, "role": model.role, "pattern": model.pattern,
+              "family": model.family, "window": model.parameters.get("window"), "setting": model.setting,
+              "seed": run.train.seed, "run": fingerprint(run),
+              "train_length": 256, "train_tokens": run.train.tokens, "parameters": 1_836_416, "pairs": model.keys * 8 * 256,
+              "keys_per_query": model.keys, "run_tokens_per_s": 9000.0 + 10 * number, "measure": "perplexity", "length": 256}
+    rows = []
+    for domain, factor in zip(DOMAINS, (1.6, 0.7, 0.5, 1.79), strict=True):
+        own = {**labels, "split": domain}
+        rows += [{**own, "length": 1024, "value": 2 * perplexity}, {**own, "variant": "rope=yarn", "value": 0.5},
+                 {**own, "step": 100, "value": 0.5}, {**own, "measure": "nll", "value": np.log(perplexity * factor)},
+                 {**own, "value": perplexity * factor}]
+    return rows
+
+
+def insert(connection: sqlite3.Connection, run: RunConfig, data: str, number: int) -> None:
+    versions = {"python": "3.11.7", "torch": "2.13.0", "numpy": "2.4.6", "suite": "0.1.0"}
+    values = {"run": fingerprint(run), "pattern": run.pattern.name, "config": json.dumps(run.to_dict()), "data": data,
+              "code": "c0de" * 4, "status": "done", "versions": json.dumps(versions), "device": "cpu", "threads": 1,
+              "machine": "Made-up CPU, 2 cores, Linux x86_64", "started": f"2026-01-02T03:{number % 60:02d}:05+0000",
+              "seconds": 280.0, "tokens_per_s": 9000.0, "peak_memory_mib": 512.0, "parameters": 1_836_416}
+    marks = ", ".join("?" * len(values))
+    connection.execute(f"insert into runs ({', '.join(values)}) values ({marks})", tuple(values.values()))
+
+
+def write_notebooks(table: pd.DataFrame) -> None:
+    failed = {"suite": {"state": "failed", "error": ERROR}}
+    stale = [new_markdown_cell("# Stale\n\nSTALE RESULT")]
+    paths.executed(PROFILE).mkdir(parents=True)
+    for name, notebook in ((DONE, new_notebook(cells=done_cells(table))), (WAITING, new_notebook(cells=stale)),
+                           (FAILED, new_notebook(cells=failed_cells(), metadata=failed))):
+        nbformat.write(notebook, paths.executed(PROFILE) / f"{name}.ipynb")
+
+
+def shown(data: dict, **metadata: object) -> nbformat.NotebookNode:
+    return new_output("display_data", data=data, metadata=metadata)
+
+
+def code(source: str, *outputs: nbformat.NotebookNode, tags: tuple[str, ...] = ()) -> nbformat.NotebookNode:
+    return new_code_cell(source, outputs=list(outputs), metadata={"tags": list(tags)})
+
+
+def picture(kind: str = "png") -> str:
+    """A figure as `display_data` holds it: PNG in base64, SVG as text."""
+    fig = Figure(figsize=(7.2, 3.2), layout="constrained")
+    axes = fig.subplots()
+    for number in range(4):
+        axes.plot(np.arange(200), 4 + np.exp(-np.arange(200) / (30 + 8 * number)), label=f"series {number}")
+    axes.set(xlabel="step", ylabel="nats a token")
+    axes.legend(frameon=False)
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format=kind, dpi=110)
+    return buffer.getvalue().decode() if kind == "svg" else base64.b64encode(buffer.getvalue()).decode()
+
+
+INTRODUCTION = r"""# Window sweep: which `alpha` schedule?
+
+**Is the ramp better?**
+
+## Question
+
+Does the ramp $\alpha_\ell = 0.5 + \ell/(L-1)$ beat fixed rungs at *equal* pairs? A fee of $5 or $6 is no formula, and
+`$x_i$` is code. See [the paper](https://arxiv.org/abs/2606.28560) and [extrapolation](03_extrapolation.ipynb) or
+[a file](../lib/model.py).
+
+$$
+K_\ell(i) = \{\, j : 0 \le i - j \le W \,\} \cup \{\, i - \operatorname{round}(\alpha_\ell f) \,\}
+$$
+
+A formula that nobody can convert: $\nosuchcommand{x}$.
+
+##### A heading that skips levels
+
+- one
+- two
+
+| a | b |
+|---|---|
+| $x$ | 2 |
+
+![a picture elsewhere](https://example.org/picture.png)
+
+<script>alert(1)</script><p onclick="steal()">clickable</p>
+"""
+HOSTILE = ('<script src="https://cdn.example.org/require.js"></script><iframe src="https://example.org"></iframe>'
+           '<p>kept HTML with $\\beta$</p>')
+STDERR = "10%|#         | 1/10 [00:01<00:09,  1.0it/s]\r100%|##########| 10/10\nUserWarning: mind the gap\n"
+
+
+def done_cells(table: pd.DataFrame) -> list[nbformat.NotebookNode]:
+    runs = table[["run", "series", "seed", "pairs"]].drop_duplicates().head(6)
+    frame = {"text/html": f"<div><style scoped>td {{}}</style>{runs.to_html(index=False)}</div>", "text/plain": "text"}
+    return [
+        new_markdown_cell(INTRODUCTION),
+        code('profile: str = "small"  # scale\nseeds: list[int] = [42]  # one run each', tags=("parameters",)),
+        code("# Parameters\nseeds = [42, 43]", tags=("injected-parameters",)),
+        code("nb.conclude(fact)", shown({"text/markdown": "Said before any run."}, conclusion=True)),
+        code('nb = Notebook("01_window_sweep", globals())\nruns = nb.run()  # trains what is missing',
+             new_output("stream", name="stderr", text=STDERR),
+             new_output("stream", name="stdout", text="first\rsecond, 9000 tokens/s\n\x1b[31mred\x1b[0m & <plain>\n"),
+             shown({"text/plain": "3/5 runs, 2 min left"}, progress=True),
+             shown({"application/vnd.jupyter.widget-view+json": {"model_id": "x"}, "text/plain": "HBox(children=())"}),
+             shown({"application/javascript": "alert(1)", "text/plain": "<IPython.core.display.Javascript object>"}),
+             shown({"text/html": HOSTILE})),
+        new_markdown_cell("## The runs\n\nTheir fingerprints lead to the appendix."),
+        code("runs.head(6)", new_output("execute_result", data=frame)),
+        new_markdown_cell("## Loss over training"),
+        code("nb.show(figure, alt=words, caption=more)",
+             shown({"image/png": picture(), "text/plain": "<Figure>"}, **{"image/png": {
+                 "alt": "Four lines that fall & flatten", "caption": "Training loss, with $\\sigma = 0.8$ marked."}}),
+             shown({"text/markdown": "CAPTION FOR JUPYTERLAB"}, caption_line=True)),
+        code("draw()", shown({"image/png": picture()}, caption="A figure with a caption only.")),
+        code("draw_again()", shown({"image/svg+xml": picture("svg")})),
+        code("", shown({"text/latex": "$\\displaystyle \\sum_{d} q(d) = 1$"})),
+        new_markdown_cell("## What it shows"),
+        code("nb.conclude(sentence)",
+             shown({"text/markdown": "The ramp is **better** by 0.02 nats, with $\\alpha_0 = 0.5$."}, conclusion=True),
+             shown({"text/markdown": "A local window with as many pairs is better still (28.1)."}, conclusion=True),
+             *[shown({"text/markdown": word}, conclusion=True) for word in ("Third", "Fourth", "Fifth")]),
+    ]
+
+
+def failed_cells() -> list[nbformat.NotebookNode]:
+    traceback = [f"\x1b[0;31m{'-' * 75}\x1b[0m", "\x1b[0;31mValueError\x1b[0m: no alpha <moved> & far"]
+    note = "<span style='color:red'>An Exception was encountered at 'In [2]'.</span>"
+    error = new_output("error", ename="ValueError", evalue="no alpha <moved> & far", traceback=traceback)
+    return [
+        new_markdown_cell(note, metadata={"tags": ["papermill-error-cell-tag"]}),
+        new_markdown_cell("# Learned alpha\n\n## Question\n\nDoes alpha move?"),
+        code("before()", new_output("stream", name="stdout", text="PARTIAL OUTPUT\n")),
+        code("raise ValueError", error),
+        code("never_reached()"),
+    ]

@@ -1,0 +1,216 @@
+"""pyproject.toml, requirements.lock, environment.yml and the Makefile agree, and set-up survives what happens to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from lib import bootstrap, paths
+
+PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+CONDA = yaml.safe_load((paths.ROOT / "environment.yml").read_text("utf-8"))
+LOCK = [Requirement(line) for line in (paths.ROOT / "requirements.lock").read_text("utf-8").splitlines()
+        if line.strip() and not line.startswith("#")]
+MAKEFILE = (paths.ROOT / "Makefile").read_text("utf-8")
+PYTHONS = ("3.11.9", "3.12.9", "3.13.9")
+MACHINES = [{"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
+            {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"}]
+MAKE = ["make", "--no-print-directory"]
+
+
+def environments():
+    for version in PYTHONS:
+        for machine in MACHINES:
+            yield {"python_version": version.rpartition(".")[0], "python_full_version": version, "extra": "",
+                   "os_name": "posix", "implementation_name": "cpython", **machine,
+                   "platform_python_implementation": "CPython"}
+
+
+def pinned(environment: dict[str, str]) -> dict[str, str]:
+    """Versions that the lock gives such a machine, by name."""
+    found: dict[str, str] = {}
+    for requirement in LOCK:
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            (specifier,) = requirement.specifier
+            assert specifier.operator == "==" and canonicalize_name(requirement.name) not in found, requirement
+            found[canonicalize_name(requirement.name)] = specifier.version
+    return found
+
+
+# The three files
+
+@pytest.mark.parametrize("text", [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]])
+def test_when_pyproject_asks_for_a_package_then_the_lock_pins_it_in_range_everywhere(text):
+    wanted = Requirement(text)
+    for environment in environments():
+        assert wanted.specifier.contains(pinned(environment)[canonicalize_name(wanted.name)]), (wanted, environment)
+
+
+def test_when_conda_makes_the_environment_then_it_installs_the_lock_and_the_suite():
+    (pip,) = [entry["pip"] for entry in CONDA["dependencies"] if isinstance(entry, dict)]
+    assert pip == ["-r requirements.lock", "-e ."] and "pip" in CONDA["dependencies"] and CONDA["name"] == PROJECT["name"]
+    (python,) = [entry for entry in CONDA["dependencies"] if str(entry).startswith("python=")]
+    assert SpecifierSet(PROJECT["requires-python"]).contains(python.removeprefix("python="))
+    assert len(CONDA["dependencies"]) == 3, "a package beside the lock would not be pinned"
+
+
+def test_when_a_python_is_accepted_then_pyproject_bootstrap_and_makefile_agree():
+    required = SpecifierSet(PROJECT["requires-python"])
+    for minor in range(9, 16):
+        assert required.contains(f"3.{minor}") == (bootstrap.OLDEST <= (3, minor) <= bootstrap.NEWEST)
+    assert f"{bootstrap.OLDEST} <= sys.version_info[:2] <= {bootstrap.NEWEST}" in MAKEFILE
+
+
+def test_when_the_lock_is_made_anew_then_its_command_is_the_makefile_s():
+    recipe = make("--dry-run", "lock").stdout
+    for option in ("pip compile pyproject.toml", "--extra test", "--universal", "--python-version 3.11", "-o requirements"):
+        assert option in recipe
+
+
+# The Makefile
+
+def make(*arguments: str, folder: Path = paths.ROOT, **variables: str) -> subprocess.CompletedProcess:
+    own = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PROFILE", "CORPUS", "NAME", "PATTERN", "PYTHON", "ARGS")
+    inherited = {name: value for name, value in os.environ.items() if name not in own}
+    return subprocess.run([*MAKE, *arguments], cwd=folder, env={**inherited, **variables}, capture_output=True, text=True)
+
+
+@pytest.fixture
+def clone(tmp_path) -> Path:
+    """What make needs of the repository, without an environment."""
+    folder = tmp_path / "a clone"
+    (folder / "lib").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "requirements.lock", "lib/bootstrap.py"):
+        shutil.copy(paths.ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def installed(clone) -> Path:
+    """A clone with an environment: this interpreter, and the stamp of a finished installation."""
+    (clone / ".venv" / "bin").mkdir(parents=True)
+    (clone / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (clone / ".venv" / ".installed").write_text(bootstrap.wanted(clone.resolve()))
+    return clone
+
+
+def test_when_make_is_called_alone_then_it_shows_every_target_on_one_screen():
+    shown = make().stdout
+    (targets,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert len(shown.splitlines()) <= 24 and max(map(len, shown.splitlines())) <= 110
+    assert all(f"make {target}" in shown for target in targets.split() if target != "help")
+
+
+@pytest.mark.parametrize(("target", "command"), [
+    (["report"], 'python -m lib.suite report --profile "small"'),
+    (["report", "PROFILE=smoke", "CORPUS=my texts"], 'python -m lib.suite report --profile "smoke" --corpus "my texts"'),
+    (["plan"], "python -m lib.suite plan"), (["test"], "python -m pytest"), (["lab"], "python -m jupyter lab"),
+    (["notebook", "NAME=03_extrapolation"], 'python -m lib.suite notebook "03_extrapolation" --profile "small"'),
+    (["compare", "PATTERN=dense"], 'python -m lib.suite compare "dense" --profile "small"')])
+def test_when_a_target_is_made_then_its_command_runs_in_the_environment(installed, target, command):
+    recipe = make("--dry-run", *target, folder=installed).stdout
+    assert command in recipe and ".venv/bin/python" in recipe and "bootstrap" not in recipe
+
+
+@pytest.mark.parametrize(("target", "variable"), [("notebook", "NAME"), ("compare", "PATTERN")])
+def test_when_a_target_lacks_its_variable_then_the_error_names_it(installed, target, variable):
+    found = make(target, folder=installed)
+    assert found.returncode != 0 and f"{variable} is missing" in found.stderr
+
+
+@pytest.mark.parametrize("change", ["missing", "moved", "gone python", "new lock"])
+def test_when_the_environment_is_missing_or_stale_then_it_is_made_first(installed, change):
+    stamp = installed / ".venv" / ".installed"
+    if change == "missing":
+        stamp.unlink()
+    elif change == "moved":
+        installed = installed.rename(installed.with_name("elsewhere"))
+    elif change == "gone python":
+        (installed / ".venv" / "bin" / "python").unlink()
+        (installed / ".venv" / "bin" / "python").symlink_to("/nonexistent/python")
+    else:
+        later = stamp.stat().st_mtime + 5
+        os.utime(installed / "requirements.lock", (later, later))
+    recipe = make("--dry-run", "-j2", "report", "test", folder=installed).stdout
+    assert recipe.count("lib/bootstrap.py") == 1 and recipe.index("bootstrap") < recipe.index("pytest")
+
+
+def test_when_no_python_is_right_then_make_says_which_are(clone):
+    found = make("report", "PYTHON=/nonexistent/python", folder=clone)
+    assert found.returncode != 0 and "3.11, 3.12 or 3.13" in found.stderr and not (clone / ".venv").exists()
+
+
+# Set-up
+
+FAKE_PIP = """
+import os, pathlib, sys, time
+log = pathlib.Path(os.environ["PIP_LOG"])
+log.write_text((log.read_text() if log.exists() else "") + " ".join(sys.argv[1:]) + "\\n")
+time.sleep(float(os.environ.get("PIP_SLEEP", 0)))
+sys.exit(int(os.environ.get("PIP_STATUS", 0)))
+"""
+
+
+@pytest.fixture
+def pip(clone, monkeypatch, tmp_path) -> Path:
+    """The clone with an environment whose pip only writes down what it was asked for."""
+    site = clone / ".venv" / "fake"
+    (site / "pip").mkdir(parents=True)
+    (site / "pip" / "__init__.py").touch()
+    (site / "pip" / "__main__.py").write_text(FAKE_PIP)
+    (clone / ".venv" / "bin").mkdir()
+    script = f'#!/bin/sh\nPYTHONPATH="{site}" exec "{sys.executable}" "$@"\n'
+    (clone / ".venv" / "bin" / "python").write_text(script)
+    (clone / ".venv" / "bin" / "python").chmod(0o755)
+    monkeypatch.setenv("PIP_LOG", str(tmp_path / "pip.log"))
+    return tmp_path / "pip.log"
+
+
+def test_when_installed_then_lock_and_suite_are_installed_once_and_the_stamp_says_so(clone, pip):
+    assert bootstrap.main(clone) == 0
+    asked = pip.read_text().splitlines()
+    assert len(asked) == 2 and asked[0].endswith("-r requirements.lock")
+    assert asked[1].endswith("--no-deps --no-build-isolation --editable .")
+    assert (clone / ".venv" / ".installed").read_text() == bootstrap.wanted(clone)
+    assert bootstrap.main(clone) == 0 and len(pip.read_text().splitlines()) == 2
+    (clone / "requirements.lock").write_text("numpy==2.4.6\n")
+    assert bootstrap.main(clone) == 0 and len(pip.read_text().splitlines()) == 4
+
+
+def test_when_installing_fails_then_no_stamp_is_left_and_the_next_start_begins_anew(clone, pip, monkeypatch, capsys):
+    monkeypatch.setenv("PIP_STATUS", "1")
+    assert bootstrap.main(clone) == 1
+    assert "failed" in capsys.readouterr().out and not (clone / ".venv" / ".installed").exists()
+    made = []
+    monkeypatch.setattr(bootstrap, "create", lambda venv: made.append(venv.exists()))
+    with pytest.raises(FileNotFoundError):          # the made-up creation leaves nothing to install into
+        bootstrap.main(clone)
+    assert made == [False]
+
+
+def test_when_two_makes_start_at_once_then_one_installs_and_the_other_waits(clone, pip):
+    start = [sys.executable, "-I", str(clone / "lib" / "bootstrap.py")]
+    processes = [subprocess.Popen(start, env={**os.environ, "PIP_SLEEP": "0.3"}) for _ in range(3)]
+    assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
+    assert len(pip.read_text().splitlines()) == 2
+
+
+def test_when_an_installation_is_killed_then_there_is_no_stamp(clone, pip):
+    start = [sys.executable, "-I", str(clone / "lib" / "bootstrap.py")]
+    process = subprocess.Popen(start, env={**os.environ, "PIP_SLEEP": "30"}, start_new_session=True)
+    while not pip.exists():
+        assert process.poll() is None
+    os.killpg(process.pid, 9)
+    process.wait(timeout=60)
+    assert not (clone / ".venv" / ".installed").exists() and (clone / ".venv" / ".unfinished").exists()
