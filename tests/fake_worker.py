@@ -56,6 +56,7 @@ class Fake:
     def evaluate(self, evaluation, model, run, corpus):
         import numpy as np
         note(f"evaluate {run.train.seed} {evaluation.name} {dict(evaluation.parameters)}")
+        time.sleep(dict(run.data.parameters).get("linger", 0.0))
         value = float(dict(evaluation.parameters)["count"])
         if not value:
             raise ValueError("nothing to count")

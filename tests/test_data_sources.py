@@ -176,6 +176,12 @@ def test_when_one_word_in_a_hundred_changes_then_it_is_a_copy_and_when_every_fou
     assert fresh(" ".join(words), " ".join(much)) == [True, True]
 
 
+def test_when_two_texts_share_half_then_both_stay() -> None:
+    for seed in range(10, 20):
+        one, two = prose(seed), prose(seed + 100)
+        assert fresh(" ".join(one), " ".join(one[:80] + two[80:])) == [True, True]
+
+
 def test_when_copies_come_in_another_call_then_they_are_found_and_counted() -> None:
     removed: Counter[str] = Counter()
     seen, words = Duplicates(removed, "pages"), prose(2)

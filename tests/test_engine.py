@@ -144,12 +144,16 @@ def test_when_two_suites_start_at_once_then_each_run_is_trained_exactly_once():
     assert len(events("train ")) == 7 and len(events("evaluate")) == 7
 
 
-SLOW = SUITE.replace("pause=0.02", "pause=0.05, steps=400")
+SLOW = """
+from tests.test_engine import job, train
+train(job(1, pause=0.05, steps=400), job(2, linger=60.0), workers=2)
+"""
 
 
-def started_workers(suite: subprocess.Popen, count: int) -> list[psutil.Process]:
-    deadline = time.monotonic() + 30
-    while len(events("step 2 ")) < count:
+def busy_workers(suite: subprocess.Popen) -> list[psutil.Process]:
+    """The two workers, once one is in the midst of a training and the other of a long evaluation."""
+    deadline = time.monotonic() + 60
+    while not (events("step 2 of 1") and events("evaluate 2")):
         assert time.monotonic() < deadline and suite.poll() is None
         time.sleep(0.05)
     return psutil.Process(suite.pid).children()
@@ -161,22 +165,21 @@ def wait_gone(processes: list[psutil.Process], seconds: float) -> None:
 
 
 def test_when_the_engine_is_killed_then_its_workers_end_and_another_suite_goes_on():
-    suite = start_suite(1, 2, script=SLOW)
-    workers = started_workers(suite, 2)
+    suite = start_suite(script=SLOW)
+    workers = busy_workers(suite)
     assert len(workers) == 2
     suite.kill()
     suite.communicate()
     wait_gone(workers, 3)
-    for seed in (1, 2):
-        folder = paths.run_folder("tiny", run_fingerprint(job(seed, pause=0.05, steps=400).run, None))
-        with FileLock(folder / "lock", blocking=False):
-            assert 0 < int((folder / "checkpoint.pt").read_text()) < 400
+    folder = paths.run_folder("tiny", run_fingerprint(job(1, pause=0.05, steps=400).run, None))
+    with FileLock(folder / "lock", blocking=False):
+        assert 0 < int((folder / "checkpoint.pt").read_text()) < 400
 
 
 def test_when_ctrl_c_is_pressed_then_suite_and_workers_end_promptly():
-    suite = subprocess.Popen([sys.executable, "-c", SLOW, "1", "2"], cwd=paths.ROOT, stderr=subprocess.PIPE, text=True,
+    suite = subprocess.Popen([sys.executable, "-c", SLOW], cwd=paths.ROOT, stderr=subprocess.PIPE, text=True,
                              start_new_session=True)
-    workers = started_workers(suite, 2)
+    workers = busy_workers(suite)
     os.killpg(suite.pid, signal.SIGINT)                               # a terminal sends it to the whole group
     _, error = suite.communicate(timeout=5)
     assert error.rstrip().endswith("KeyboardInterrupt") and error.count("Traceback") == 1

@@ -51,6 +51,7 @@ CASES = [("copying", {}, copying, 200), ("copying", {"string": 5, "symbols": 3},
          ("retrieval", {}, pairs, 200),
          ("retrieval", {"pairs": 4, "queries": 1, "distance": 90, "keys": 5, "values": 4}, pairs, 99),
          ("mqar", {}, pairs, 131), ("mqar", {"pairs": 3, "keys": 3, "values": 7, "power": 1.0}, pairs, 12),
+         ("mqar", {"pairs": 4, "returns": 5}, pairs, 60),
          ("variable_tracking", {}, variables, 128),
          ("variable_tracking", {"chains": 2, "hops": 5, "values": 9}, variables, 52),
          ("lego", {}, chain, 101), ("lego", {"chain": 10, "variables": 10}, chain, 60),
@@ -180,6 +181,13 @@ def test_when_mqar_asks_then_every_key_comes_back_once_in_random_order():
         first += inputs[row, asked[0]] == inputs[row, 0]
     low, high = binom.interval(0.9999, 2000, 1 / 8)
     assert low <= first <= high, "any of the eight keys may be the first to be asked"
+
+
+def test_when_keys_of_mqar_return_then_each_does_as_often():
+    inputs, targets, _ = drawn("mqar", {"pairs": 3, "returns": 4}, 40)
+    for row in range(SIZE):
+        asked = inputs[row, targets[row] != IGNORED]
+        assert sorted(asked) == sorted(np.repeat(inputs[row, :6:2], 4))
 
 
 def test_when_variables_are_tracked_then_labels_count_the_hops():
