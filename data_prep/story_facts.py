@@ -120,7 +120,7 @@ KINDS: dict[str, Kind] = {
         ("Before the <door> <hero> [took a breath|stood still|waited] and said \"<word>\". It opened.",
          "\"What was the word for the <door>?\" asked <friend>. \"<word>,\" said <hero>, \"as <guard> told us.\"",
          "Nobody but <guard> and <hero> knew that \"<word>\" opens the <door>."),
-        (("Which word opens the <door>?", "\"<word>\""), ("Who taught them the word \"<word>\"?", "<guard>"))),
+        (("Which word opens the <door>?", "<word>"), ("Who taught them the word <word>?", "<guard>"))),
     "debt": Kind(
         _with("lender", "village", count=_between(3, 89), lent=_drawn("<adj> <goods>")),
         ("<hero> borrowed <count> <lent> from <lender> of <village> and promised to [give them back|return them all].",
@@ -138,7 +138,7 @@ KINDS: dict[str, Kind] = {
         ("<hero> [hummed|sang <how>|began] the song of <singer>: \"<verse>.\"",
          "\"How did it go?\" asked <friend>. Then they remembered what <singer> sang: \"<verse>.\"",
          "And from the <landmark> they heard it again, as if <singer> were there: \"<verse>.\""),
-        (("What was the song of <singer>?", "\"<verse>\""),)),
+        (("What was the song of <singer>?", "<verse>"),)),
     "path": Kind(
         _path,
         ("<guide> [told them|showed them|drew in the sand] the way to <village>: <there>.",

@@ -111,7 +111,7 @@ def evaluation_kinds(name: str, parameters: dict[str, Any], run: RunConfig) -> l
 
 
 def measure(precision: str, seconds: float = 0.2) -> float:
-    """Operations a second of a matrix product on one thread, as a small model has them; whatever else runs does not count."""
+    """Operations a second of CPU time: a matrix product on one thread, of a size that small models have."""
     import torch
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

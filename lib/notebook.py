@@ -35,10 +35,10 @@ INJECTED = "# Parameters"              # the first line of the cell that papermi
 
 
 class Notebook:
-    """One notebook at its parameters: `parameters`, `profile`, `experiment`, `corpus`, `jobs` and `database` are attributes."""
+    """One notebook at its parameters, with its `profile`, `experiment`, `corpus`, `jobs` and `database`."""
 
     def __init__(self, name: str, namespace: Mapping[str, Any]) -> None:
-        """Check the parameters in `namespace` (a notebook passes `globals()`); a wrong one is a `SuiteError`, before any work."""
+        """Check the parameters in `namespace` (a notebook passes `globals()`): a wrong one is a `SuiteError` at once."""
         self.name = name
         self.experiment = experiment(name)
         self.parameters = read_parameters(name, self.experiment.Parameters, namespace)

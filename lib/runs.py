@@ -78,8 +78,9 @@ def overview(database: Database, pattern: str = "", status: str = "") -> pd.Data
     for row in database.connection.execute(LIST, {"pattern": pattern, "status": status}):
         run = RunConfig.from_dict(json.loads(row["config"]))
         rows.append({"run": row["run"], "status": state(database, row), "pattern": row["pattern"],
-                     "settings": settings(run.pattern), "seed": run.train.seed, "tokens": count(run.train.tokens), "min": rounded(row["seconds"], 60, 1),
-                     "tok/s": rounded(row["tokens_per_s"], 1, 0), "evals": row["evaluated"]})
+                     "settings": settings(run.pattern), "seed": run.train.seed, "tokens": count(run.train.tokens),
+                     "min": rounded(row["seconds"], 60, 1), "tok/s": rounded(row["tokens_per_s"], 1, 0),
+                     "evals": row["evaluated"]})
     columns = ["run", "status", "pattern", "settings", "seed", "tokens", "min", "tok/s", "evals"]
     return pd.DataFrame(rows, columns=columns)
 

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lib import paths, worker  # noqa: E402  (the worker is started by this file's path)
 from lib.evals.base import EvalResult, Metric  # noqa: E402
+from lib.files import write_atomically  # noqa: E402
 
 
 def note(what: str) -> None:
@@ -35,7 +36,7 @@ class Fake:
         note(f"{'load' if weights.exists() else 'train'} {run.train.seed} from {first}")
         for step in range(first + 1, 0 if weights.exists() else run.train.steps + 1):
             time.sleep(data.get("pause", 0.0))
-            checkpoint.write_text(str(step))
+            write_atomically(checkpoint, str(step).encode())
             if step == first + 2:
                 note(f"step 2 of {run.train.seed}")
             self.misbehave(data.get("behaviour", ""), first, 2 * step >= run.train.steps)

@@ -70,7 +70,7 @@ def test_when_every_cell_runs_then_the_output_appears_whole_with_the_parameters(
     spec = tmp_path / "jupyter" / "kernels" / "python3"                # a user's kernel of the same name, which is broken
     spec.mkdir(parents=True)
     (spec / "kernel.json").write_text(json.dumps({"argv": ["false"], "display_name": "mine", "language": "python"}))
-    path = make("import json, sys, matplotlib.pyplot as plt\nfrom lib import paths\n"
+    path = make("import json, sys, matplotlib.pyplot as plt\nfrom lib import paths\nplt.close(plt.figure())\n"
                 "print(json.dumps([count, rate, names, sys.executable, str(paths.ROOT)]))", name="with {braces} and space")
     output = tmp_path / "out" / "trial.ipynb"
     ended = execute.execute(path, output, {"count": 3, "names": "['x', 'y']"})

@@ -128,7 +128,8 @@ def test_when_a_run_goes_through_json_then_its_key_is_the_same():
     assert identity.run_fingerprint(again, None) == identity.run_fingerprint(nested, None)
 
 
-CACHED = (identity.parsed, identity.code_fingerprint, identity.names_in, identity.modules_of, identity.evaluation_fingerprint)
+CACHED = (identity.parsed, identity.code_fingerprint, identity.names_in, identity.modules_of,
+          identity.evaluation_fingerprint)
 
 
 @pytest.fixture
@@ -273,7 +274,7 @@ def test_when_runs_are_listed_then_they_fit_a_terminal(filled, capsys):
 def test_when_a_run_is_shown_then_configuration_facts_and_metrics_are_there(filled, capsys):
     key = filled.fingerprint(run())
     text = told(capsys, "show", key[:6])
-    assert all(len(line) <= runs.WIDTH or line.startswith("folder") for line in text.splitlines())   # a path is as long as it is
+    assert all(len(line) <= runs.WIDTH or line.startswith("folder") for line in text.splitlines())   # no path is cut
     for word in (key, "d_model=16", "copying", "torch 2.13.0", "a processor", "1 thread", "1,234 parameters", "train_loss"):
         assert word in text
     assert runs.main(["show", "zzz", "--profile", "tiny"]) == 2

@@ -17,6 +17,8 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
+from test_engine import FAKE, TINY, Quiet, events, job
+from test_profiles import GOOD
 
 import data_prep.build
 import lib.experiments
@@ -24,8 +26,6 @@ import lib.report
 from lib import engine, estimate, execute, paths, planning, profiles, progress, stamps, suite
 from lib.config import Evaluation
 from lib.experiments import base
-from tests.test_engine import FAKE, TINY, Quiet, events, job
-from tests.test_profiles import GOOD
 
 CELL = 'profile: str = "small"\ncorpus: str = ""\nseeds: list[int] = [42]\ntokens: int = 0\n'
 WRITE = ("from lib import paths\nimport time\nfolder = paths.results(profile)\nfolder.mkdir(parents=True, exist_ok=True)\n"
