@@ -271,11 +271,13 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 def ready(connection: sqlite3.Connection, path: Path) -> bool:
     """True for a database of this schema, False for an empty file; anything else is a `SuiteError`."""
-    version = connection.execute("pragma user_version").fetchone()[0]
+    # One statement, so that both come from one moment: another process may be creating the tables.
+    query = "select user_version, (select count(*) from sqlite_master) from pragma_user_version"
+    version, tables = connection.execute(query).fetchone()
     if version > SCHEMA:
         raise SuiteError(f"{path} was written by a newer version of the suite (schema {version}, this one knows {SCHEMA}): "
                          "update the suite, or move the file away")
-    if version == 0 and connection.execute("select count(*) from sqlite_master").fetchone()[0]:
+    if version == 0 and tables:
         raise SuiteError(f"{path} is a database, but not of this suite: move it away")
     return version == SCHEMA
 

@@ -42,5 +42,5 @@ def report(profile: str) -> Path:
 
 
 def corpora() -> Path:
-    """Token files; shared by the profiles, one folder a corpus fingerprint."""
+    """Token files; shared by the profiles, one folder a set of inputs."""
     return outputs() / "data"

@@ -23,7 +23,7 @@ class Interval:
 
     def text(self, digits: int = 3, scale: float = 1.0) -> str:
         low, high = sorted((self.low * scale, self.high * scale))
-        return f"{self.estimate * scale:.{digits}f} ({100 * LEVEL:.0f} % interval {low:.{digits}f} to {high:.{digits}f})"
+        return f"{self.estimate * scale:z.{digits}f} ({100 * LEVEL:.0f} % interval {low:z.{digits}f} to {high:z.{digits}f})"
 
     def sign(self, margin: float = 0.0) -> str:
         """`above` or `below`: the whole interval lies beyond the margin; `within`: inside it; else `undecided`."""

@@ -98,6 +98,22 @@ def test_when_a_cloze_is_asked_then_candidates_are_of_one_kind_and_stood_before(
     assert len({item.answer for item in items}) > 1, "the answer's place is drawn"
 
 
+def test_when_one_domain_has_nothing_to_ask_then_the_others_share_the_cloze():
+    corpus = FakeCorpus()
+    corpus.domains = ("blank", "math", "own")
+    for domain, tokens in (("blank", np.zeros(300, int)), ("own", corpus.tokens("heldout", "stories"))):
+        corpus._tokens[domain], corpus._starts[domain] = tokens, corpus.documents("heldout", "stories")
+    corpus._starts["blank"] = np.array([0])
+    tokenizer = corpus.tokenizer()
+    splits = [item.split for item in passages.cloze(corpus, tokenizer, 9, 128, 0)]
+    assert splits == ["math"] * 9, "of the offline corpus, the domains that have facts"
+    corpus.domains = ("blank", "own")
+    assert [item.split for item in passages.cloze(corpus, tokenizer, 9, 128, 0)] == ["own"] * 9
+    corpus.domains = ("blank",)
+    with pytest.raises(SuiteError, match="battery task cloze: no held-out document"):
+        passages.cloze(corpus, tokenizer, 9, 128, 0)
+
+
 def test_when_documents_are_cut_then_passages_are_theirs_and_no_longer_than_the_context():
     tokenizer = CORPUS.tokenizer()
     found = list(passages.passages(CORPUS, "stories", tokenizer, 40))

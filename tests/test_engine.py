@@ -191,7 +191,12 @@ def test_when_another_suite_holds_a_run_then_the_others_come_first_and_that_one_
     held.mkdir(parents=True)
     lock = FileLock(held / "lock", thread_local=False)
     lock.acquire()
-    threading.Timer(2.0, lock.release).start()
+
+    def release() -> None:
+        while "trained 3" not in events():
+            time.sleep(0.05)
+        lock.release()
+    threading.Thread(target=release, daemon=True).start()
     train(job(1), job(2), job(3))
     assert events("trained") == ["trained 2", "trained 3", "trained 1"]
 

@@ -233,6 +233,13 @@ def test_when_processes_create_and_write_at_once_then_all_of_it_is_there():
     assert all(database.trained(run(start + i)) for start in (0, 100, 200, 300) for i in range(10))
 
 
+def test_when_another_process_is_creating_the_tables_then_half_of_it_is_not_seen(filled):
+    asked: list[str] = []
+    filled.connection.set_trace_callback(asked.append)
+    assert module.ready(filled.connection, filled.path)
+    assert len(asked) == 1                                         # two statements would read two moments
+
+
 def test_when_there_are_ten_thousand_runs_then_reading_one_and_listing_all_is_quick(filled, capsys):
     with module.transaction(filled.connection):
         row = dict(filled.facts(filled.fingerprint(run())))

@@ -41,7 +41,7 @@ def standing(table: pd.DataFrame, reference: str) -> str:
 
 
 def _with(name: str, table: pd.DataFrame) -> str:
-    return f"{name} ({table.loc[name, 'estimate']:+.3f})"
+    return f"{name} ({table.loc[name, 'estimate']:+z.3f})"
 
 
 def find(runs: pd.DataFrame, series: str, window: int | None = None) -> str:

@@ -47,10 +47,12 @@ def passages(corpus: Corpus, domain: str, tokenizer: Tokenizer, limit: int) -> I
                 yield text if at == first else text[text.find(" ") + 1:]
 
 
-def spread(items: list[Item], count: int, task: str, corpus: Corpus) -> list[Item]:
+def missing(task: str, corpus: Corpus) -> SuiteError:
+    return SuiteError(f"battery task {task}: no held-out document of {corpus.path} has an item for it; leave it out")
+
+
+def spread(items: list[Item], count: int) -> list[Item]:
     """At most `count` of the items, evenly spaced, so that they come from as many documents as they can."""
-    if not items:
-        raise SuiteError(f"battery task {task}: no held-out document of {corpus.path} has an item for it; leave it out")
     return [items[at] for at in np.unique(np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int))]
 
 
@@ -58,7 +60,10 @@ def last_words(corpus: Corpus, tokenizer: Tokenizer, count: int, limit: int) -> 
     """The last word of a sentence, where it stands in the passage before that sentence. Domain: stories, if there is one."""
     made = [last_word(text) for domain in domains(corpus, ("stories",))
             for text in passages(corpus, domain, tokenizer, limit)]
-    return spread([item for item in made if item is not None], count, "lambada", corpus)
+    items = [item for item in made if item is not None]
+    if not items:
+        raise missing("lambada", corpus)
+    return spread(items, count)
 
 
 def last_word(text: str) -> Item | None:
@@ -99,15 +104,18 @@ def texts(file: Path) -> Iterator[str]:
 def cloze(corpus: Corpus, tokenizer: Tokenizer, count: int, limit: int, seed: int) -> list[Item]:
     """A name or number that the passage has given before, among others of its kind that it has given.
 
-    Domains: stories and math of the offline corpus, half of the items each; else every domain.
+    Domains: stories and math of the offline corpus, else every domain; as many items from each that has some.
     """
-    wanted, items = domains(corpus, ("stories", "math")), []
-    for place, domain in enumerate(wanted):
+    made = []
+    for domain in domains(corpus, ("stories", "math")):
         rng = stream(seed, f"cloze {domain}")
-        made = [blank_out(text, rng, domain) for text in passages(corpus, domain, tokenizer, limit)]
-        share = count // len(wanted) + (place < count % len(wanted))
-        items += spread([item for item in made if item is not None], share, f"cloze ({domain})", corpus) if share else []
-    return items
+        of_domain = [blank_out(text, rng, domain) for text in passages(corpus, domain, tokenizer, limit)]
+        made.append([item for item in of_domain if item is not None])
+    having = [items for items in made if items]
+    if not having:
+        raise missing("cloze", corpus)
+    shares = [count // len(having) + (place < count % len(having)) for place in range(len(having))]
+    return [item for items, share in zip(having, shares, strict=True) for item in spread(items, share)]
 
 
 def blank_out(text: str, rng: np.random.Generator, domain: str) -> Item | None:
