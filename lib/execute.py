@@ -13,6 +13,7 @@ import argparse
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -150,14 +151,14 @@ def kernel_manager(folder: str) -> type:
     return Kernel
 
 
-def run(notebook: Path, output: Path, values: Mapping[str, Any]) -> str:
-    """Execute in this process; the error, empty when every cell ran. `output` is there in either case."""
+def run(notebook: Path, output: Path, values: Mapping[str, Any], folder: str) -> str:
+    """Execute here, with sockets in `folder`: the error, empty if every cell ran. `output` is written either way."""
     import nbformat
     logging.getLogger("papermill").setLevel(logging.CRITICAL)      # what it would report, the answer says
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(f".{output.stem}.partial.ipynb")
     partial.unlink(missing_ok=True)
-    error = attempt(notebook, partial, values)
+    error = attempt(notebook, partial, values, folder)
     source = partial if partial.exists() else notebook
     node = nbformat.read(source, as_version=4)
     if error == DEAD:
@@ -171,22 +172,21 @@ def run(notebook: Path, output: Path, values: Mapping[str, Any]) -> str:
     return error
 
 
-def attempt(notebook: Path, partial: Path, values: Mapping[str, Any]) -> str:
+def attempt(notebook: Path, partial: Path, values: Mapping[str, Any], folder: str) -> str:
     """The error as text, empty without one."""
     import papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
-    with tempfile.TemporaryDirectory(prefix="suite-", dir=short_folder()) as folder:
-        try:
-            papermill.execute_notebook(
-                escaped(notebook), escaped(partial), dict(values), kernel_name=KERNEL, language="python", progress_bar=False,
-                start_timeout=START_SECONDS, cwd=str(notebook.parent), kernel_manager_class=kernel_manager(folder))
-        except PapermillExecutionError as error:
-            return error_text(error)
-        except DeadKernelError:
-            return DEAD
-        except RuntimeError as error:                              # a kernel that does not start
-            return f"no kernel: {error}"
+    try:
+        papermill.execute_notebook(
+            escaped(notebook), escaped(partial), dict(values), kernel_name=KERNEL, language="python", progress_bar=False,
+            start_timeout=START_SECONDS, cwd=str(notebook.parent), kernel_manager_class=kernel_manager(folder))
+    except PapermillExecutionError as error:
+        return error_text(error)
+    except DeadKernelError:
+        return DEAD
+    except RuntimeError as error:                                  # a kernel that does not start
+        return f"no kernel: {error}"
     return ""
 
 
@@ -217,10 +217,11 @@ def short_folder() -> str:
     return folder if len(folder) < 60 else "/tmp"
 
 
-def end_with_parent() -> None:
+def end_with_parent(folder: str) -> None:
     """Leave when standard input closes: the process that wanted the result is gone. The kernel polls for that itself."""
     def watch() -> None:
         sys.stdin.read()
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
     threading.Thread(target=watch, daemon=True).start()
 
@@ -232,10 +233,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("output", type=Path)
     parser.add_argument("--parameters", default="{}", help="JSON object of parameters for the notebook")
     options = parser.parse_args(argv)
-    end_with_parent()
     try:
         values = checked(options.notebook, json.loads(options.parameters))
-        error = run(options.notebook.resolve(), options.output.resolve(), plain_values(values))
+        with tempfile.TemporaryDirectory(prefix="suite-", dir=short_folder()) as folder:
+            end_with_parent(folder)
+            error = run(options.notebook.resolve(), options.output.resolve(), plain_values(values), folder)
     except SuiteError as error:
         print(error, file=sys.stderr)
         return 2

@@ -99,6 +99,8 @@ def plan(options: argparse.Namespace) -> int:
 def compare(options: argparse.Namespace) -> int:
     """One pattern beside others at equal pairs."""
     from lib import comparison
+    from lib.patterns import pattern_class
+    pattern_class(options.pattern)                         # a wrong name is said before a corpus is built
     profile, corpus = opened(options)
     print(comparison.compare(options.pattern, dict(options.parameter), profile, corpus))
     return 0

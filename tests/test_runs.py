@@ -237,6 +237,7 @@ def test_when_another_process_is_creating_the_tables_then_half_of_it_is_not_seen
     asked: list[str] = []
     filled.connection.set_trace_callback(asked.append)
     assert module.ready(filled.connection, filled.path)
+    asked = [statement for statement in asked if not statement.startswith("--")]     # what SQLite asks itself meanwhile
     assert len(asked) == 1                                         # two statements would read two moments
 
 
