@@ -1,13 +1,22 @@
-"""A pattern beside dense, local and one of each family at equal attended pairs: where a new idea stands, in one table."""
+"""A pattern beside dense, local and the best of each family at equal attended pairs: where a new idea stands, in one table.
+
+The best of a family is the one with the lowest held-out loss in the profile's result tables; a family without results yet
+is represented by the proposal of its document.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
+from lib import paths
+from lib.config import PatternSpec, RunConfig
 from lib.engine import ensure
 from lib.errors import SuiteError
 from lib.experiments.base import Job, Parameters
@@ -39,11 +48,11 @@ def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpu
     candidate = build(name, layers=profile.model.layers, heads=profile.model.heads, **own)
     parameters = Parameters(profile=profile.name, corpus=profile.corpus.folder)
     recipe = Recipe(parameters, profile)
-    patterns, left_out = rivals(candidate, profile)
+    database = Database(profile.name, corpus)
+    patterns, left_out = rivals(candidate, profile, champions(profile, database))
     entries = [Entry(title, pattern, Job.of(recipe.run(spec_of(pattern), seed), *recipe.perplexity(), series=title))
                for title, pattern in [(name, candidate), *patterns] for seed in parameters.seeds]
     ensure([entry.job for entry in entries], profile.name, corpus, profile.workers)
-    database = Database(profile.name, corpus)
     return "\n".join([table(entries, database, profile.train.length), *left_out])
 
 
@@ -55,23 +64,43 @@ def value_of(text: str) -> Any:
         return text
 
 
-def rivals(candidate: Pattern, profile: Profile) -> tuple[list[tuple[str, Pattern]], list[str]]:
-    """Dense, the comparators and the representative of each family, and why some are missing."""
+Champion = tuple[str, PatternSpec]     # what the tables call it, and its pattern
+
+
+def champions(profile: Profile, database: Database) -> dict[str, Champion]:
+    """The best model of each family in the result tables, among those of the profile's own model and training length."""
+    tables = [pd.read_csv(path) for path in sorted(paths.results(profile.name).glob("[0-9]*.csv"))]
+    if not tables:
+        return {}
+    rows = pd.concat(tables)
+    rows = rows[(rows["measure"] == "nll") & (rows["length"] == rows["train_length"])
+                & rows[["step", "position", "variant"]].isna().all(axis=1)]
+    best: dict[str, Champion] = {}
+    for (family, series, run), _ in rows.groupby(["family", "series", "run"])["value"].mean().sort_values().items():
+        facts = database.facts(run)
+        config = RunConfig.from_dict(json.loads(facts["config"])) if facts is not None else None
+        if config is not None and (config.model, config.train.length) == (profile.model, profile.train.length):
+            best.setdefault(family, (series, config.pattern))
+    return best
+
+
+def rivals(candidate: Pattern, profile: Profile, best: Mapping[str, Champion]) -> tuple[list[tuple[str, Pattern]], list[str]]:
+    """Dense, the comparators and one of each family at the candidate's pairs, and why some are missing."""
     length = profile.train.length
     near = round(candidate.pairs(length) / (length * candidate.layers) / 3)      # a third of the keys next to the query
-    wanted: list[tuple[str, str, dict[str, Any]]] = [
-        ("local", "local", {}),
-        ("random offsets", "random_offsets", {"window": near}),
-        ("scaled base, linear", "scaled_base", {"base": "fibonacci", "schedule": "linear", "rungs": profile.rungs}),
-        ("power law", "power_law", {"window": near}),
-        ("christoffel, coprime", "christoffel", {"k": prime_below(length), "m": 1, "repeat": True}),
-        ("power-of-two reach", "power_attention", {}),
-    ]
-    found: list[tuple[str, Pattern]] = [("dense", build("dense", layers=candidate.layers, heads=candidate.heads))]
+    representatives = {
+        "scaled-base": ("Fibonacci, linear ramp", PatternSpec.of("scaled_base", schedule="linear", rungs=profile.rungs)),
+        "power-law": ("Power law", PatternSpec.of("power_law", window=near)),
+        "christoffel": ("Christoffel, coprime", PatternSpec.of("christoffel", k=prime_below(length), m=1, repeat=True)),
+        "literature": ("Power-of-two reach", PatternSpec.of("power_attention")),
+    }
+    wanted = [("Local window", PatternSpec.of("local")), ("Random offsets", PatternSpec.of("random_offsets", window=near)),
+              *(best.get(family, own) for family, own in representatives.items())]
+    found: list[tuple[str, Pattern]] = [("Dense", build("dense", layers=candidate.layers, heads=candidate.heads))]
     left_out = []
-    for title, name, own in wanted:
+    for title, spec in wanted:
         try:
-            found.append((title, match_edges(name, candidate, length, **own)))
+            found.append((title, match_edges(spec.name, candidate, length, **dict(spec.parameters))))
         except SuiteError as error:
             left_out.append(f"left out: {title}: {error}")
     return [(title, pattern) for title, pattern in found if pattern != candidate], left_out
@@ -96,5 +125,5 @@ def table(entries: list[Entry], database: Database, length: int) -> str:
         cells.append((str(rank), f"{'> ' if number == 0 else '  '}{entry.name}", f"{perplexity:.2f}",
                       f"{100 * (perplexity / own - 1):+.1f} %" if number else "", f"{pairs / 1e3:.0f}k",
                       f"{pairs / (length * entry.pattern.layers):.1f}", f"{rate:,.0f}", settings(entry.job.run.pattern)))
-    return "\n".join(f"{rank:>2} {name:<24}" + "".join(f"{text:>12}" for text in numbers) + f"  {text}"
+    return "\n".join(f"{rank:>2} {name:<28}" + "".join(f"{text:>12}" for text in numbers) + f"  {text}"
                      for rank, name, *numbers, text in cells)

@@ -111,7 +111,7 @@ def arguments() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for function, text in ((report, "bring the report up to date"), (plan, "what a report would train, and for how long"),
                            (notebook, "one notebook, with the runs that it needs"),
-                           (compare, "a pattern beside dense, local and each family, at equal pairs")):
+                           (compare, "a pattern beside dense, local and the best of each family, at equal pairs")):
         command = commands.add_parser(function.__name__, help=text, description=function.__doc__)
         command.set_defaults(function=function)
         command.add_argument("--profile", default="small", help="a name in profiles/ (default: small)")
