@@ -71,7 +71,8 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     for name in names:
         own = look(name)
         alike = [other for other in found if look(other) == own]
-        shades = next((s for start, s in SHADES.items() if name.startswith(start)), OTHERS if own.color == BROWN else (own.color,))
+        alone = OTHERS if own.color == BROWN else (own.color,)
+        shades = next((shade for start, shade in SHADES.items() if name.startswith(start)), alone)
         if not alike and shades[0] == own.color:
             found[name] = own
         else:

@@ -16,7 +16,7 @@ from made_up_results import MadeUpDatabase
 
 PROFILES = ("smoke", "small", "overnight", "paper")
 # Most language-model runs, most training tokens in millions, most task runs
-BUDGETS = {"smoke": (20, 0.5, 8), "small": (20, 50, 12), "overnight": (300, 750, 120), "paper": (300, 130_000, 120)}
+BUDGETS = {"smoke": (20, 0.5, 8), "small": (24, 60, 20), "overnight": (300, 750, 120), "paper": (300, 130_000, 130)}
 
 
 @pytest.fixture(autouse=True)
@@ -171,12 +171,20 @@ def test_when_theta_has_other_rates_then_each_is_a_run_and_says_so():
         (0.0, "theta rate x0"), (1.0, ""), (100.0, "theta rate x100")}
 
 
-def test_when_the_probe_marks_a_distance_then_its_rungs_can_reach_it():
-    for job in plan("02_learned_alpha", "small"):
-        if job.run.data.source == "marked_copy":
-            base = build("learned", **dict(job.run.pattern.parameters)).plan(0, job.run.train.length).base \
-                if job.run.pattern.name == "learned" else pattern_of(job).plan(0, job.run.train.length).distances
-            assert max(base) * 1.5 > 350
+@pytest.mark.parametrize("profile", PROFILES)
+def test_when_the_probe_asks_between_rungs_then_some_alpha_can_reach_it_but_not_alpha_1_nor_a_sum_over_its_layers(profile):
+    parameters = profiles.load(profile).parameters("02_learned_alpha")
+    rungs = [1, 2]
+    while rungs[-1] + rungs[-2] < parameters.probe_length:
+        rungs.append(rungs[-1] + rungs[-2])
+    keys = {*range(parameters.window + 1), *rungs}
+    assert set(parameters.probe_rungs) <= keys
+    for distance in parameters.probe_distances:
+        assert any(0.5 < distance / rung < 1.5 for rung in rungs) and distance not in keys
+        assert distance not in {a + b for a in keys for b in keys}                          # two layers, alpha 1
+    for job in plan("02_learned_alpha", profile):
+        if job.run.data.source == "marked_copy" and job.run.pattern.name == "learned":
+            assert set(pattern_of(job).plan(0, parameters.probe_length).base) == set(rungs)
 
 
 def test_when_width_and_length_are_set_then_ratios_and_tokens_a_step_are_kept():

@@ -19,8 +19,9 @@ class Parameters(base.Parameters):
     widths: tuple[int, ...] = ()          # capacity ladder: d_model of further models
     trained: tuple[str, ...] = ("mqar",)  # tasks trained for directly; empty: none
     trained_masks: tuple[str, ...] = ("dense", "fibonacci/linear", "local", "random_offsets")   # masks of those models
-    trained_length: int = 128             # tokens of a task's sequence
-    trained_steps: int = 400              # optimiser steps of a task's run
+    trained_layers: int = 2               # depth of those models
+    trained_length: int = 64              # tokens of a task's sequence
+    trained_steps: int = 1000             # optimiser steps of a task's run
 
 
 class CapacityBattery(base.Experiment):
@@ -48,7 +49,8 @@ class CapacityBattery(base.Experiment):
 
 def trained_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
     """Small models trained on a task itself, one a mask: `dense`, `base/schedule`, or a control of the ramp's pairs."""
-    tiny, jobs = TinyModel(parameters.trained_length, parameters.trained_steps), []
+    tiny = TinyModel(parameters.trained_length, parameters.trained_steps, parameters.trained_layers, batch=64, lr=3e-3)
+    jobs = []
     like = recipe.scaled("fibonacci/linear", parameters.window)
     for task in parameters.trained:
         for mask in parameters.trained_masks:
@@ -58,6 +60,15 @@ def trained_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
                 spec, labels = DENSE, DENSE_LABELS
             else:
                 spec, labels = recipe.scaled(mask, parameters.window), model_labels(mask, parameters.window)
-            jobs += [base.Job.of(tiny.run(spec, DataConfig.of(task), seed), Evaluation.of("task", count=256, seed=0),
+            data = data_of(task, parameters.trained_length)
+            jobs += [base.Job.of(tiny.run(spec, data, seed), Evaluation.of("task", count=256, seed=0),
                                  **labels | {"setting": task}) for seed in parameters.seeds]
     return jobs
+
+
+def data_of(task: str, length: int) -> DataConfig:
+    """A task at a size that a small model learns at this length: associative recall has a pair for every 16 tokens."""
+    if task != "mqar":
+        return DataConfig.of(task)
+    pairs = max(2, length // 16)
+    return DataConfig.of(task, pairs=pairs, keys=4 * pairs, values=4 * pairs)

@@ -18,12 +18,12 @@ class Parameters(base.Parameters):
     factors: tuple[int, ...] = (1, 2, 4)  # evaluation lengths, as multiples of the training length
     window: int = 6                       # W: distances 0 to W, W + 1 keys
     models: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/linear", "fibonacci/coprime", "fibonacci/learned",
-                               "pow2/linear")     # base/schedule
+                               "pow2/linear", "pow2/fixed")       # base/schedule
     controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of the linear ramp
     ropes: tuple[str, ...] = ("interpolation", "ntk", "yarn")   # changes to the dense model's RoPE at evaluation
     masks: tuple[str, ...] = ("window", "sinks")  # masks put on the dense model at evaluation
     sinks: int = 4                        # leading tokens that every query keeps, with the mask `sinks`
-    positions: tuple[str, ...] = ("alibi",)       # dense models trained with other positions: alibi, nope
+    positions: tuple[str, ...] = ("alibi", "nope")        # dense models trained with other positions: alibi, nope
     frozen: bool = True                   # evaluate the rungs of the training length as well as rebuilt ones
 
 

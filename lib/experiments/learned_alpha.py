@@ -15,16 +15,18 @@ STARTS = {"one": "fibonacci/learned", "ramp": "fibonacci/learned_ramp"}
 class Parameters(base.Parameters):
     window: int = 6                       # W: distances 0 to W, W + 1 keys
     starts: tuple[str, ...] = ("one", "ramp")     # alpha = 1 in every layer, or the linear ramp
-    theta_lr: tuple[float, ...] = (1.0,)  # multiplies the learning rate of theta; 0 holds alpha at its start
+    theta_lr: tuple[float, ...] = (1.0, 100.0)    # multiplies the learning rate of theta; 0 holds alpha at its start
     landscape: int = 4096                 # held-out tokens a domain for the loss by each layer's alpha; 0: not measured
     fixed: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/linear")   # models with the same starts, not learned
     controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of the linear ramp
     probe_depths: tuple[int, ...] = (2,)  # layers of the copy probe's models; empty: no probe
     probe_models: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/learned", "fibonacci/learned_ramp")  # base/schedule
-    probe_distances: tuple[int, ...] = (200, 350) # distances, in tokens, that the copy probe marks
+    probe_theta_lr: tuple[float, ...] = (1.0, 10.0, 100.0)    # as theta_lr, of the probe's learned models
+    probe_length: int = 128               # tokens of a probe's sequence
+    probe_distances: tuple[int, ...] = (48, 83)   # distances between the rungs, in tokens: some alpha must move
+    probe_rungs: tuple[int, ...] = (55, 89)       # distances of rungs at alpha 1: nothing must move
     probe_seeds: tuple[int, ...] = (0,)   # seeds of the copy probe
-    probe_length: int = 512               # tokens of a probe's sequence
-    probe_steps: int = 600                # optimiser steps of a probe's run
+    probe_steps: int = 400                # optimiser steps of a probe's run
 
 
 class LearnedAlpha(base.Experiment):
@@ -58,16 +60,19 @@ def rate(theta_lr: float) -> str:
 
 
 def probe_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
-    """Models trained on the marked two-distance copy: as many rungs as its length holds."""
-    data = DataConfig.of("marked_copy", distances=parameters.probe_distances)
+    """Models trained on the marked copy of two distances: between rungs at every rate of theta, and on rungs at its own."""
     jobs = []
     for depth in parameters.probe_depths:
         tiny = TinyModel(parameters.probe_length, parameters.probe_steps, layers=depth)
         for model in parameters.probe_models:
             spec = recipe.scaled(model, parameters.window, rungs_within(parameters.probe_length))
-            jobs += [base.Job.of(tiny.run(spec, data, seed), *measured(spec),
-                                 **model_labels(model, parameters.window, f"copy probe, depth {depth}"))
-                     for seed in parameters.probe_seeds]
+            rates = parameters.probe_theta_lr if spec.name == "learned" else (1.0,)
+            wanted = [(parameters.probe_distances, theta_lr) for theta_lr in rates] + [(parameters.probe_rungs, 1.0)]
+            for distances, theta_lr in wanted:
+                data = DataConfig.of("marked_copy", distances=distances)
+                setting = ", ".join(part for part in (f"copy probe, depth {depth}", rate(theta_lr)) if part)
+                jobs += [base.Job.of(tiny.run(spec, data, seed, theta_lr=theta_lr), *measured(spec),
+                                     **model_labels(model, parameters.window, setting)) for seed in parameters.probe_seeds]
     return jobs
 
 

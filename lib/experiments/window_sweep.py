@@ -14,7 +14,7 @@ class Parameters(base.Parameters):
     windows: tuple[int, ...] = (6,)       # W: distances 0 to W, W + 1 keys
     models: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/linear", "fibonacci/coprime", "fibonacci/learned",
                                "pow2/linear")   # base/schedule, each at every window
-    extra: tuple[str, ...] = ()           # base/schedule/window, at that window only
+    extra: tuple[str, ...] = ("pow2/fixed/6",)    # base/schedule/window, at that window only
     controls: tuple[str, ...] = ("local", "random_offsets")   # comparators with the attended pairs of `like`
     like: str = "fibonacci/linear"        # base/schedule whose attended pairs the controls have
 

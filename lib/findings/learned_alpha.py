@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,14 +49,15 @@ def say_travel(recipe: TrainConfig, whose: str) -> str:
             f"{alpha_of(-far):.2f} ... {alpha_of(far):.2f}; it {reach}.")
 
 
-def alpha_steps(runs: pd.DataFrame, task: str = "") -> dict[str, pd.DataFrame]:
-    """Paths of alpha by model: rows are steps, columns layers; first seed. `task`: part of the setting, empty for text."""
+def alpha_steps(runs: pd.DataFrame, probe: bool = False) -> dict[str, pd.DataFrame]:
+    """Paths of alpha by model, of language models or of the probe's (asked for distances between rungs): rows are steps,
+    columns layers; first seed."""
     rows = named(runs)
     rows = rows[(rows["measure"] == "alpha") & rows["step"].notna()]
-    rows = rows[rows["setting"].fillna("").str.contains("probe") == bool(task)]
+    rows = rows[rows["setting"].fillna("").str.contains("probe") == probe]
     found = {}
     for name, own in rows.groupby("name", sort=False):
-        first = own[own["seed"] == own["seed"].min()]
+        first = own[own["run"] == own["run"].iloc[0]]
         found[name] = first.pivot_table(index="step", columns="layer", values="value")
     return found
 
@@ -80,10 +83,13 @@ def say_moves(table: pd.DataFrame, limit: float = 0.05) -> str:
 
 
 def say_learned(runs: pd.DataFrame, losses: Losses, window: int) -> str:
-    """Learned against the fixed schedule that it started from."""
-    pairs = [(LEARNED, FIXED), (FROM_RAMP, RAMP), (LEARNED, RAMP)]
-    found = [(find(runs, a, window), find(runs, b, window)) for a, b in pairs if has(runs, a, b)]
-    said = [compared(a, b, losses.difference(a, b)) for a, b in found]
+    """Every learned model against the fixed schedule that it started from."""
+    said = []
+    for name in losses.jobs:
+        start = RAMP if name.startswith(FROM_RAMP) else FIXED if name.startswith(LEARNED) else ""
+        if start and has(runs, start):
+            other = find(runs, start, window)
+            said.append(compared(name, other, losses.difference(name, other)))
     return " ".join(said) or "No learned model has its fixed counterpart here."
 
 
@@ -104,21 +110,52 @@ def say_speed(runs: pd.DataFrame) -> str:
             f"a fractional rung needs two integer logits, not a gathered and blended key.")
 
 
-def probe_cells(runs: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy of every cell of the copy probe: one row a model, depth and seed, one column a distance."""
-    rows = runs[(runs["measure"] == "accuracy") & runs["step"].isna() & runs["split"].fillna("").str.startswith("distance=")]
-    rows = rows.assign(model=[f"{s}, {p.removeprefix('copy probe, ')}, seed {seed}" for s, p, seed in
-                              zip(rows["series"], rows["setting"], rows["seed"], strict=True)])
-    return rows.pivot_table(index="model", columns="split", values="value", sort=False)
+PLACES = {"probe_distances": "between rungs", "probe_rungs": "on rungs"}
 
 
-def say_probe(cells: pd.DataFrame, runs: pd.DataFrame, solved: float = 0.5) -> str:
-    """Cells, not a mean: how many distances each model finds."""
-    if cells.empty:
+def probe_cells(runs: pd.DataFrame, parameters: Any) -> dict[str, pd.DataFrame]:
+    """Accuracy of every cell of the copy probe, between rungs and on rungs: one row a model, rate, depth and seed, one
+    column a distance."""
+    rows = runs[(runs["measure"] == "accuracy") & runs["step"].isna()]
+    rows = rows.assign(distance=rows["split"].fillna("").str.extract(r"^distance=(\d+)$")[0]).dropna(subset="distance")
+    settings = rows["setting"].str.removeprefix("copy probe, ")
+    rows = rows.assign(model=rows["series"] + ", " + settings + ", seed " + rows["seed"].astype(str),
+                       distance=rows["distance"].astype(int))
+    found = {}
+    for field, where in PLACES.items():
+        own = rows[rows["distance"].isin(getattr(parameters, field))]
+        if len(own):
+            found[where] = own.pivot_table(index="model", columns="distance", values="value", sort=False)
+    return found
+
+
+def say_probe(cells: dict[str, pd.DataFrame], runs: pd.DataFrame, solved: float = 0.5) -> str:
+    """Cells, not a mean: how many are found."""
+    if not cells:
         return "The copy probe was not asked for (probe_depths is empty)."
     chance = float(runs.loc[runs["measure"] == "chance", "value"].iloc[0])
-    parts = [f"{name} {count} of {cells.shape[1]}" for name, count in (cells > solved).sum(axis=1).items()]
-    return f"Distances copied with an accuracy above {solved:g} (chance {chance:.3f}): {'; '.join(parts)}."
+    parts = [f"{where} {int((table > solved).sum().sum())} of {table.size}" for where, table in cells.items()]
+    return f"Cells of the copy probe with an accuracy above {solved:g} (chance {chance:.3f}): {', '.join(parts)}."
+
+
+def say_landings(runs: pd.DataFrame, parameters: Any, solved: float = 0.5) -> str:
+    """Whether the cells that are solved between rungs have a rung that alpha has moved there (layers may also add up)."""
+    rows = runs[runs["setting"].fillna("").str.contains("probe") & runs["step"].isna()]
+    alphas = rows[rows["measure"] == "alpha"].groupby("run")["value"].apply(list)
+    said = []
+    for distance in parameters.probe_distances:
+        right = rows[(rows["measure"] == "accuracy") & (rows["split"] == f"distance={distance}") & (rows["value"] > solved)]
+        landed = [run for run in right["run"] if lands(alphas.get(run, [1.0]), distance, parameters.probe_length)]
+        rates = sorted({setting.rpartition(", ")[2] if "rate" in setting else "theta rate x1"
+                        for setting in right["setting"]})
+        said.append(f"distance {distance} is found by {len(right)} models{f' ({listing(rates)})' if rates else ''}, "
+                    f"{len(landed)} of them with a rung within one token of it")
+    return f"Between rungs, {'; '.join(said)}." if said else "No distance between rungs was asked for."
+
+
+def lands(alphas: Sequence[float], distance: int, length: int) -> bool:
+    """Whether some layer's alpha puts a rung of the Fibonacci base onto a distance (the nearer of its two rows)."""
+    return any(abs(alpha * f - distance) < 1 for alpha in alphas for f in base_rungs("fibonacci", 15, length))
 
 
 def published_cells() -> pd.DataFrame:
