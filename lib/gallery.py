@@ -22,7 +22,7 @@ def masks(patterns: Mapping[str, Pattern], length: int, *, layer: int = 0, head:
         shade = FAMILIES[pattern.family]
         picture = pattern.mask(range(pattern.layers)[layer], length)[head]
         axes.imshow(picture, cmap=_two_colours(shade), interpolation="nearest", vmin=0, vmax=1)
-        axes.set_title(f"{in_lines(name)}\n{picture.sum() / length:.1f} keys a query", fontsize=7.5)
+        axes.set_title(f"{in_lines(name, 18)}\n{picture.sum() / length:.1f} keys a query", fontsize=7.5)
         axes.set(xticks=[], yticks=[])
         axes.grid(False)
     for axes in grid[len(patterns):]:

@@ -6,6 +6,7 @@ Every function returns a matplotlib `Figure` that pyplot does not know, so that 
 from __future__ import annotations
 
 import functools
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -127,6 +128,7 @@ def scales(axes: Axes, index: Iterable[float], log_x: bool, log_y: bool, ticks: 
     """Scales with plain numbers on them: lengths and perplexities are read, not exponents. `ticks`: those of the x axis."""
     if log_x:
         axes.set_xscale("symlog" if min(index) <= 0 else "log", base=10 if max(index) > 1e5 else 2)
+    if log_x or max(index) > 1e5:
         axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(short))
     chosen = sorted(set(ticks))
     if chosen:
@@ -134,7 +136,8 @@ def scales(axes: Axes, index: Iterable[float], log_x: bool, log_y: bool, ticks: 
         axes.minorticks_off()
     if log_y:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(mpl.ticker.LogLocator(base=10, subs=(1, 1.5, 2, 3, 5, 7)))
+        low, high = axes.get_ylim()
+        axes.yaxis.set_major_locator(mpl.ticker.LogLocator(base=10, subs=(1, 1.5, 2, 3, 5, 7) if high < 40 * low else (1,)))
         axes.yaxis.set_major_formatter(mpl.ticker.FormatStrFormatter("%g"))
         axes.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
 
@@ -190,28 +193,32 @@ def ranking(summary: pd.DataFrame, columns: Iterable[str], *, x: str = "perplexi
 
 
 @drawn
-def ranges(table: pd.DataFrame, *, x: str, title: str = "", marks: Mapping[str, float] | None = None,
-           zero: bool = False) -> Figure:
-    """Estimates with intervals: index the names, columns `estimate`, `low`, `high`, and `group` for panels (optional)."""
-    groups = list(dict.fromkeys(table["group"])) if "group" in table else [""]
-    tallest = max(len(table[table["group"] == g]) if "group" in table else len(table) for g in groups)
-    fig, panels = figure(0.9 + 0.24 * tallest, columns=len(groups), squeeze=False, sharey=len(groups) > 1)
-    for axes, group in zip(panels[0], groups, strict=True):
-        rows = table[table["group"] == group] if "group" in table else table
-        for at, (name, row) in enumerate(rows[::-1].iterrows()):
-            own = look(str(name))
-            axes.plot([row["low"], row["high"]], [at, at], color=own.color, linewidth=2, alpha=0.6)
-            axes.scatter(row["estimate"], at, color=own.color, marker=own.marker, s=26, zorder=3)
-        axes.set_yticks(range(len(rows)), list(rows.index)[::-1])
+def ranges(table: pd.DataFrame, *, x: str, marks: Mapping[str, float] | None = None, zero: bool = False,
+           columns: int = 3) -> Figure:
+    """Estimates with intervals: index the names, columns `estimate`, `low`, `high`, and `group` for panels (optional).
+
+    marks: chance, a vertical line in the panel of each group. zero: a line at 0.
+    """
+    groups = {"": table} if "group" not in table else dict(list(table.groupby("group", sort=False)))
+    names = list(dict.fromkeys(table.index))[::-1]                  # one order for all panels, the first name on top
+    columns, rows = min(columns, len(groups)), -(-len(groups) // columns)
+    fig, grid = figure(rows * (0.75 + 0.24 * len(names)) + 0.2, columns=columns, rows=rows, squeeze=False, sharey=True)
+    for axes, (group, own) in zip(grid.ravel(), groups.items(), strict=False):
+        for name, row in own.iterrows():
+            seen, at = look(str(name)), names.index(name)
+            axes.plot([row["low"], row["high"]], [at, at], color=seen.color, linewidth=2, alpha=0.6)
+            axes.scatter(row["estimate"], at, color=seen.color, marker=seen.marker, s=26, zorder=3)
         if marks and group in marks:
             axes.axvline(marks[group], color=VERMILION, linewidth=1, linestyle=":", label="chance")
         if zero:
             axes.axvline(0, color=GREY, linewidth=0.8)
-        axes.set(title=group, xlabel=x, ylim=(-0.6, len(rows) - 0.4))
+        axes.set(title=group, xlabel=x, ylim=(-0.6, len(names) - 0.4))
+        axes.set_yticks(range(len(names)), names)
+        axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
+    for axes in grid.ravel()[len(groups):]:
+        axes.set_visible(False)
     if marks:
-        fig.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower right")
-    if title:
-        fig.suptitle(title)
+        fig.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower right")
     return fig
 
 
@@ -249,9 +256,9 @@ def alpha_paths(paths: Mapping[str, pd.DataFrame], *, columns: int = 3) -> Figur
     return fig
 
 
-def in_lines(name: str) -> str:
-    """A name for the title of a narrow panel, broken at its first comma."""
-    return name.replace(", ", ",\n", 1)
+def in_lines(name: str, width: int = 24) -> str:
+    """A name for the title of a narrow panel, in lines of at most `width` letters."""
+    return "\n".join(textwrap.wrap(name, width))
 
 
 @drawn
@@ -292,7 +299,7 @@ def bars(tables: Mapping[str, pd.Series], *, x: str, y: str, columns: int = 5) -
     fig, panels = figure(2.1 * rows, columns=min(columns, len(tables)), rows=rows, squeeze=False, sharey=True, sharex=True)
     for axes, (name, values) in zip(panels.ravel(), tables.items(), strict=False):
         axes.bar(values.index, values.to_numpy(), color=look(name).color, width=0.9)
-        axes.set_title(in_lines(name), fontsize=8.5)
+        axes.set_title(in_lines(name, 18), fontsize=8.5)
     for axes in panels.ravel()[len(tables):]:
         axes.set_visible(False)
     for axes in panels[-1]:

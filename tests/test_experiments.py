@@ -16,7 +16,7 @@ from made_up_results import MadeUpDatabase
 
 PROFILES = ("smoke", "small", "overnight", "paper")
 # Most language-model runs, most training tokens in millions, most task runs
-BUDGETS = {"smoke": (20, 0.5, 8), "small": (24, 60, 20), "overnight": (300, 750, 120), "paper": (300, 130_000, 130)}
+BUDGETS = {"smoke": (20, 0.5, 8), "small": (28, 70, 20), "overnight": (300, 750, 120), "paper": (300, 130_000, 130)}
 
 
 @pytest.fixture(autouse=True)

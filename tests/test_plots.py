@@ -77,7 +77,15 @@ def test_when_values_are_missing_then_the_line_skips_them_and_draws_no_zero():
 def test_when_ranges_are_drawn_then_bars_end_at_their_bounds_and_names_are_in_order():
     axes = plots.ranges(RANGES.drop(columns="group"), x="x").axes[0]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["Christoffel 31/256", "Dense"]        # first row on top
-    assert [list(line.get_xdata()) for line in axes.get_lines()] == [[0.3, 0.5], [0.0, 0.2]]
+    drawn = {line.get_ydata()[0]: list(line.get_xdata()) for line in axes.get_lines()}
+    assert drawn == {1: [0.0, 0.2], 0: [0.3, 0.5]}
+
+
+def test_when_panels_list_names_in_other_orders_then_each_stands_in_its_own_row():
+    table = pd.concat([RANGES.assign(group="a"), RANGES.iloc[::-1].assign(group="b")])
+    left, right = plots.ranges(table, x="x").axes
+    rows = [{line.get_ydata()[0]: list(line.get_xdata()) for line in axes.get_lines()} for axes in (left, right)]
+    assert rows[0] == rows[1] == {1: [0.0, 0.2], 0: [0.3, 0.5]}
 
 
 def test_when_models_are_of_one_family_then_they_keep_its_colour_everywhere():

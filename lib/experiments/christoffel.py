@@ -13,7 +13,7 @@ from lib.experiments.common import CONTROLS, DENSE, DENSE_LABELS, Recipe, TinyMo
 @dataclass(frozen=True)
 class Parameters(base.Parameters):
     words: tuple[str, ...] = ("32/256", "31/256")     # m/k: m offsets a period of k; the last one sets the equal pairs
-    windows: tuple[int, ...] = (0,)       # distances 0 to W beside the word; 0: the query alone, as the document has it
+    windows: tuple[int, ...] = (0, 8)     # distances 0 to W beside the word; 0: the query alone, as the document has it
     controls: tuple[str, ...] = ("local", "random_offsets", "strided")  # comparators with the pairs of the last word
     layers: int = 0                       # depth; 0: the profile's
     width: int = 0                        # d_model; 0: the profile's

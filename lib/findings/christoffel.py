@@ -11,7 +11,7 @@ import pandas as pd
 from lib import graph
 from lib.conclusions import above_chance, compared, correlation, listing, not_higher, verdict
 from lib.findings.power_law_sigma import curves_over
-from lib.findings.shared import interval, stack_of
+from lib.findings.shared import against, interval, stack_of, standing
 from lib.flops import attention_training_flops
 from lib.losses import Losses
 from lib.patterns import Pattern
@@ -98,6 +98,29 @@ def stack_reach(patterns: Mapping[str, Pattern], length: int) -> pd.DataFrame:
     """The same for the masks trained here, layer after layer, each layer with its own offsets."""
     found = {name: graph.stack_sums(pattern, length)[1:].mean(axis=1) for name, pattern in patterns.items()}
     return pd.DataFrame(found, index=pd.Index(range(1, len(next(iter(found.values()))) + 1), name="layers"))
+
+
+def names_at(losses: Losses, window: int) -> list[str]:
+    """The models with a window W beside word or control, and dense."""
+    return [name for name, jobs in losses.jobs.items() if dict(jobs[0].labels).get("window", window) == window]
+
+
+def controls_at(patterns: Mapping[str, Pattern], window: int) -> dict[str, Pattern]:
+    """The controls of equal edges made for a window W, their names without it."""
+    plain = {name.removesuffix(f", W={window}"): pattern for name, pattern in patterns.items()}
+    return {name: pattern for name, pattern in plain.items() if name.endswith("equal edges")}
+
+
+def by_window(losses: Losses, windows: Sequence[int]) -> tuple[pd.DataFrame, list[str]]:
+    """Loss of every model minus that of the local window of equal edges, one group a window W, and what each group says."""
+    tables, said = [], []
+    for window in windows:
+        names = names_at(losses, window)
+        reference = next((name for name in names if name.startswith("Local window")), "Dense")
+        own = against(losses, reference, names)
+        said.append(standing(own, reference))
+        tables.append(own.set_axis([name.removesuffix(f", W={window}") for name in own.index]).assign(group=f"W = {window}"))
+    return pd.concat(tables), said
 
 
 def verdict_perplexity(runs: pd.DataFrame, losses: Losses, word: str, others: Sequence[str]) -> str:

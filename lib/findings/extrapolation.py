@@ -112,7 +112,8 @@ def say_frozen(table: pd.DataFrame) -> str:
     for name, own in table.iterrows():
         found = interval(own)
         word = {"below": "hurt", "above": "help"}.get(found.sign(), "make no measurable difference to")
-        said.append(f"the untrained rungs {word} {name} (frozen minus rebuilt: {found.text()} nats)")
+        slightly = ", slightly" if found.sign() != "undecided" and abs(found.estimate) < FLAT else ""
+        said.append(f"the untrained rungs {word} {name}{slightly} (frozen minus rebuilt: {found.text()} nats)")
     sentence = "; ".join(said)
     return sentence[0].upper() + sentence[1:] + "."
 

@@ -148,7 +148,8 @@ def say_landings(runs: pd.DataFrame, parameters: Any, solved: float = 0.5) -> st
         landed = [run for run in right["run"] if lands(alphas.get(run, [1.0]), distance, parameters.probe_length)]
         rates = sorted({setting.rpartition(", ")[2] if "rate" in setting else "theta rate x1"
                         for setting in right["setting"]})
-        said.append(f"distance {distance} is found by {len(right)} models{f' ({listing(rates)})' if rates else ''}, "
+        how = f" ({listing(rates)})" if rates else ""
+        said.append(f"distance {distance} is found by {len(right)} model{'' if len(right) == 1 else 's'}{how}, "
                     f"{len(landed)} of them with a rung within one token of it")
     return f"Between rungs, {'; '.join(said)}." if said else "No distance between rungs was asked for."
 
