@@ -152,6 +152,11 @@ def test_when_the_pattern_is_dense_then_no_mask_is_made(causal):
 
 def test_when_a_backend_is_added_to_the_registry_then_it_is_used_by_name(monkeypatch):
     class Zero:
+        lacks = ""
+
+        def missing(self):
+            return self.lacks
+
         def supports(self, call):
             return not isinstance(call.keys, EdgeTable)
 
@@ -162,6 +167,9 @@ def test_when_a_backend_is_added_to_the_registry_then_it_is_used_by_name(monkeyp
     assert not sparse_attention(q, k, v, FAR, backend="zero").any()
     with pytest.raises(SuiteError, match=r"backend 'zero' cannot do EdgeTable; use one of: auto, reference, masked, torch"):
         sparse_attention(q, k, v, EdgeTable(np.zeros((20, 1), np.int32)), backend="zero")
+    monkeypatch.setattr(Zero, "lacks", "no abacus; buy one")
+    with pytest.raises(SuiteError, match="backend 'zero' is not available: no abacus; buy one"):
+        sparse_attention(q, k, v, FAR, backend="zero")
 
 
 def test_when_an_accelerator_has_no_sampled_product_then_columns_one_by_one_give_the_same():

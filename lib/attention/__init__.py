@@ -17,7 +17,13 @@ __all__ = ["BACKENDS", "Backend", "Call", "choose", "sparse_attention"]
 
 
 class Backend(Protocol):
-    """One implementation. `supports` says whether it can do this call, values and gradients; calling it does it."""
+    """One implementation of the whole function.
+
+    `missing` says what this machine lacks for it and how to get that; empty: nothing. `supports` says whether it can do a
+    call, values and gradients, where nothing is missing; calling it does it.
+    """
+
+    def missing(self) -> str: ...
 
     def supports(self, call: Call) -> bool: ...
 
@@ -26,6 +32,9 @@ class Backend(Protocol):
 
 class Torch:
     """Backend `torch`: only the listed pairs, backward written by hand; any pattern, any device."""
+
+    def missing(self) -> str:
+        return ""
 
     def supports(self, call: Call) -> bool:
         return True
@@ -91,7 +100,9 @@ def sparse_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern:
     """
     call = checked(q, k, v, pattern, layer, alpha, span, slopes)
     name = choose(call) if one_of(backend, [*BACKENDS, "auto"], "backend") == "auto" else backend
+    if BACKENDS[name].missing():
+        raise SuiteError(f"backend {name!r} is not available: {BACKENDS[name].missing()}")
     if not BACKENDS[name].supports(call):
-        able = [other for other, one in BACKENDS.items() if one.supports(call)]
+        able = [other for other, one in BACKENDS.items() if not one.missing() and one.supports(call)]
         raise SuiteError(f"backend {name!r} cannot do {type(call.keys).__name__}; use one of: auto, {', '.join(able)}")
     return BACKENDS[name](call)

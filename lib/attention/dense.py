@@ -12,6 +12,9 @@ from lib.patterns.base import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, e
 class Masked:
     """Backend `masked`: SDPA with a `[T, T]` mask that is built once; without one where the pattern is dense."""
 
+    def missing(self) -> str:
+        return ""
+
     def supports(self, call: Call) -> bool:
         return not isinstance(call.keys, LearnedOffsets)        # an interpolated key is no column of the mask
 

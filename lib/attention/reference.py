@@ -17,6 +17,9 @@ from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offs
 class Reference:
     """Backend `reference`: any call, `[B, H, T, T]` memory."""
 
+    def missing(self) -> str:
+        return ""
+
     def supports(self, call: Call) -> bool:
         return True
 
