@@ -152,23 +152,32 @@ class Pattern:
         self.check(layer, length)
         return _plan(self, layer, length)
 
-    def mask_mod(self, layer: int, length: int) -> Callable[..., torch.Tensor]:
-        """FlexAttention's `mask_mod(b, h, q_idx, kv_idx)`: a table look-up, by distance where the form allows it."""
+    def mask_mod(self, layer: int, length: int, device: torch.device | str = "cpu") -> Callable[..., torch.Tensor]:
+        """FlexAttention's `mask_mod(b, h, q_idx, kv_idx)`: a table look-up, by distance where the form allows it.
+
+        Keys that heads share serve any number of heads. An edge table becomes bits, T^2 / 8 bytes (once where heads share it).
+        `device`: where q lies; from another one the look-up is copied at each call. Learned forms: alpha = 1, the full span.
+        """
         import torch
         plan = self.plan(layer, length)
         if isinstance(plan, EdgeTable):
-            by_pair = torch.from_numpy(expand(plan, length, self.heads))        # (H, T, T)
-            return lambda b, h, q_idx, kv_idx: by_pair.to(q_idx.device)[h, q_idx, kv_idx]
-        per_head = [offsets_of(plan, h) for h in range(self.heads)]
-        by_distance = torch.zeros(self.heads, 2 * length - 1, dtype=torch.bool)  # (H, 2T-1): d + T - 1
+            bits = torch.from_numpy(bit_rows(plan.keys, length)).to(device)         # (H or 1, T, T / 8)
+
+            def listed(b: Any, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
+                byte = bits.to(q_idx.device)[h if len(bits) > 1 else 0 * h, q_idx, kv_idx // 8]
+                return (byte >> (kv_idx % 8)) & 1 == 1
+            return listed
+        per_head = plan.heads if isinstance(plan, HeadOffsets) else [offsets_of(plan, 0)]
+        by_distance = torch.zeros(len(per_head), 2 * length - 1, dtype=torch.bool)  # (H or 1, 2T-1): d + T - 1
         for h, offsets in enumerate(per_head):
             inside = [d + length - 1 for d in offsets.distances if abs(d) < length]
             by_distance[h, torch.tensor(inside, dtype=torch.long)] = True
-        leading = torch.tensor([offsets.leading for offsets in per_head])
+        by_distance, leading = by_distance.to(device), torch.tensor([offsets.leading for offsets in per_head], device=device)
 
         def mod(b: Any, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
-            allowed = by_distance.to(q_idx.device)[h, q_idx - kv_idx + length - 1]
-            allowed = allowed | (kv_idx < leading.to(q_idx.device)[h])
+            head = h if len(per_head) > 1 else 0 * h
+            allowed = by_distance.to(q_idx.device)[head, q_idx - kv_idx + length - 1]
+            allowed = allowed | (kv_idx < leading.to(q_idx.device)[head])
             return allowed & (kv_idx <= q_idx) if self.causal else allowed
         return mod
 
@@ -207,6 +216,16 @@ def expand(keys: Keys, length: int, heads: int = 1) -> np.ndarray:
             if offsets.causal:
                 mask[h] &= j <= i
     return mask
+
+
+def bit_rows(table: np.ndarray, length: int) -> np.ndarray:
+    """Rows of an edge table as bits, uint8 `[H or 1, T, ceil(T / 8)]`: key j is bit `j % 8` of byte `j // 8`."""
+    tables = table.reshape(-1, length, table.shape[-1])
+    heads, queries, columns = np.nonzero(tables >= 0)
+    keys = tables[heads, queries, columns]
+    bits = np.zeros((len(tables), length, -(-length // 8)), np.uint8)
+    np.bitwise_or.at(bits, (heads, queries, keys // 8), (1 << keys % 8).astype(np.uint8))
+    return bits
 
 
 def count_pairs(keys: Keys, length: int) -> float:

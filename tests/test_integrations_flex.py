@@ -1,0 +1,69 @@
+"""`Pattern.mask_mod` in FlexAttention: the look-up, torch's block mask and its attention, against the dense oracle mask."""
+
+from __future__ import annotations
+
+import shutil
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from lib.patterns import EdgeTable, build, names, pattern_class
+from lib.patterns.base import bit_rows
+
+torch.set_num_threads(1)
+EXAMPLES = [pytest.param(example, id=f"{name}-{n}")
+            for name in names() for n, example in enumerate(pattern_class(name).examples())]
+
+
+def assert_flex_agrees(pattern, layer, T, heads, attention=flex_attention, dtype=torch.float64, tolerance=1e-12):
+    random = torch.Generator().manual_seed(T)
+    q, k, v = (torch.randn(1, heads, T, 16, generator=random, dtype=dtype) for _ in range(3))
+    block_mask = create_block_mask(pattern.mask_mod(layer, T), None, heads, T, T, device="cpu")
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=torch.tensor(pattern.mask(layer, T)))
+    assert (attention(q, k, v, block_mask=block_mask) - expected).abs().max() < tolerance
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("pattern", EXAMPLES)
+def test_when_flex_attention_gets_a_mask_mod_then_it_attends_the_oracle_mask(pattern):
+    assert_flex_agrees(pattern, pattern.layers - 1, 37, pattern.heads)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("name", ["scaled_base", "streaming_sinks", "random_keys"])
+def test_when_heads_share_their_keys_then_one_mask_mod_serves_any_number_of_heads_beyond_one_block(name):
+    assert_flex_agrees(build(name, window=3), 0, 131, heads=3)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, and there is no g++")
+def test_when_flex_attention_is_compiled_then_a_table_of_each_head_is_looked_up_in_its_kernel():
+    compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    assert_flex_agrees(build("longnet", heads=4, segment=5), 0, 131, 4, compiled, torch.float32, 1e-5)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_when_a_table_is_written_as_bits_then_each_of_its_keys_and_no_other_is_set(heads):
+    T, random = 43, np.random.default_rng(heads)
+    wanted = random.random((heads, T, T)) < 0.2
+    table = np.full((heads, T, wanted.sum(-1).max()), -1, np.int32)
+    for h, i in np.ndindex(heads, T):
+        keys = np.flatnonzero(wanted[h, i])
+        table[h, i, :len(keys)] = keys
+    bits = bit_rows(table if heads > 1 else table[0], T)
+    assert bits.shape == (heads, T, 6)
+    assert np.array_equal(np.unpackbits(bits, axis=-1, bitorder="little")[..., :T].astype(bool), wanted)
+
+
+def test_when_a_table_is_shared_by_all_heads_then_its_mask_mod_keeps_one_bit_a_pair():
+    T, pattern = 1000, build("sparse_fixed", heads=16)
+    assert isinstance(pattern.plan(0, T), EdgeTable)
+    tracemalloc.start()
+    mask_mod = pattern.mask_mod(0, T)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert mask_mod(0, torch.tensor(5), torch.tensor(T - 1), torch.tensor(T - 1))
+    assert T * T / 8 <= kept < 1.1 * T * T / 8
