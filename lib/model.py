@@ -15,7 +15,7 @@ from lib import patterns, rope
 from lib.attention import sparse_attention
 from lib.config import ModelConfig, RunConfig
 from lib.errors import SuiteError, require
-from lib.ops import cross_entropy, rms_norm, token_losses
+from lib.ops import cross_entropy, rms_norm, swiglu, token_losses
 from lib.patterns import Pattern, SoftWindow
 
 
@@ -77,12 +77,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, pattern: Pattern, turn: torch.Tensor | None, slopes: torch.Tensor | None,
                 backend: str) -> torch.Tensor:
         B, T, _ = x.shape
-        qkv = F.linear(x, self.qkv).view(B, T, self.H + 2 * self.G, self.D)            # (B, T, H + 2G, D)
-        qk, v = qkv.split([self.H + self.G, self.G], dim=2)
-        if turn is not None:
-            qk = rope.rotate(qk, turn)
-        q, k = qk.split([self.H, self.G], dim=2)
-        q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))                       # (B, H, T, D), (B, G, T, D) twice
+        q, k, v = rope.heads(F.linear(x, self.qkv), turn, self.H, self.G)              # (B, H, T, D), (B, G, T, D) twice
         y = sparse_attention(q, k, v, pattern, self.layer, slopes=slopes, backend=backend, **self.learned(pattern, T))
         return F.linear(y.transpose(1, 2).reshape(B, T, self.H * self.D), self.out)    # (B, T, C)
 
@@ -92,12 +87,11 @@ class SwiGLU(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.gate = weight(config.hidden, config.d_model)
-        self.up = weight(config.hidden, config.d_model)
+        self.gate_up = weight(2 * config.hidden, config.d_model)                       # gate above up
         self.out = weight(config.d_model, config.hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(F.silu(F.linear(x, self.gate)) * F.linear(x, self.up), self.out)    # (B, T, F) inside
+        return F.linear(swiglu(F.linear(x, self.gate_up)), self.out)                   # (B, T, 2F), (B, T, F) inside
 
 
 class Block(nn.Module):

@@ -1,14 +1,17 @@
-"""The model's element-wise parts with hand-written backward passes: on a CPU they are bound by passes over memory.
+"""The model's element-wise parts. On a CPU passes over memory bound them: there each is one, backward by hand (`lib.kernels`).
 
-Each equals the formula in its docstring, value and gradient (tests/test_model.py). With autocast they return its type and
-compute what needs more in float32.
+Each equals the formula in its docstring, value and gradient (tests/test_ops.py). With autocast they return its type and
+compute what needs more in float32. The backward passes are of first order: a gradient of a gradient is an error.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
+from lib import kernels
 from lib.errors import require
 
 IGNORED = -100      # a target that is not scored
@@ -20,28 +23,69 @@ def working_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
+def arrays(*tensors: torch.Tensor) -> list[np.ndarray]:
+    return [kernels.array(x) for x in tensors]
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    return x.view(-1, x.shape[-1])
+
+
+def fused(x: torch.Tensor) -> bool:
+    """Whether the kernels of `lib.kernels` compute this: on a CPU, but not under `torch.compile`, which fuses by itself."""
+    known = x.device.type == "cpu" and x.dtype in kernels.DTYPES and working_dtype(x) in kernels.DTYPES
+    return known and not torch.compiler.is_compiling()
+
+
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, gain, eps, dtype):
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)                       # (..., 1)
-        scale = (norm.square() / x.shape[-1] + eps).rsqrt()
-        unit = x * scale
-        ctx.save_for_backward(unit, scale, gain)
-        return (unit * gain).to(dtype)
+        x, gain = x.contiguous(), gain.contiguous()
+        out, scale = torch.empty_like(x, dtype=dtype), torch.empty(x.shape[:-1], dtype=torch.float32)
+        kernels.norm(*arrays(rows(x), gain), np.float32(eps), *arrays(rows(out), scale.view(-1)))
+        ctx.save_for_backward(x, scale, gain)
+        return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
-        unit, scale, gain = ctx.saved_tensors
-        grad = grad.to(unit.dtype)
-        product = grad * unit
-        along = (product @ gain).unsqueeze(-1) / unit.shape[-1]                        # (..., 1)
-        d_x = (grad * gain).addcmul_(unit, along, value=-1).mul_(scale)
-        return d_x, product.flatten(0, -2).sum(0), None, None
+        x, scale, gain = ctx.saved_tensors
+        d_x, parts = torch.empty_like(x), torch.zeros(-(-scale.numel() // kernels.ROWS), len(gain), dtype=torch.float32)
+        kernels.norm_back(*arrays(rows(grad.contiguous()), rows(x), scale.view(-1), gain, rows(d_x), parts))
+        return d_x, parts.sum(0).to(gain.dtype), None, None
 
 
 def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
-    """`gain * x / sqrt(mean(x ** 2) + eps)` over the last dimension, in the type of `x` (arxiv.org/abs/1910.07467)."""
-    return _RMSNorm.apply(x, gain, eps, working_dtype(x))
+    """`gain * x / sqrt(mean(x ** 2) + eps)` over the last dimension, in `working_dtype` (arxiv.org/abs/1910.07467)."""
+    if fused(x):
+        return _RMSNorm.apply(x, gain, eps, working_dtype(x))
+    return F.rms_norm(x, gain.shape, gain, eps).to(working_dtype(x))
+
+
+class _SwiGLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x.contiguous()
+        out = x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
+        kernels.swiglu(*arrays(rows(x), rows(out)))
+        ctx.save_for_backward(x)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        x, = ctx.saved_tensors
+        d_x = torch.empty_like(x)
+        kernels.swiglu_back(*arrays(rows(grad.contiguous()), rows(x), rows(d_x)))
+        return d_x
+
+
+def swiglu(x: torch.Tensor) -> torch.Tensor:
+    """`silu(gate) * up`, where x `[..., 2F]` is gate beside up: `[..., F]` (arxiv.org/abs/2002.05202)."""
+    if fused(x):
+        return _SwiGLU.apply(x)
+    gate, up = x.chunk(2, -1)
+    return F.silu(gate) * up
 
 
 def _slices(tokens: int, vocab: int, device: torch.device) -> list[slice]:
@@ -59,14 +103,10 @@ class _CrossEntropy(torch.autograd.Function):
         d_hidden, d_table = torch.empty_like(low), torch.zeros_like(table)
         total = torch.zeros((), dtype=exact, device=hidden.device)
         for part in _slices(len(hidden), len(table), hidden.device):
-            logits, target = low[part] @ weights.T, targets[part, None]                # (n, V), (n, 1)
-            share = logits.softmax(-1, dtype=exact)
-            gap = logits.amax(-1, keepdim=True).to(exact) - logits.gather(-1, target).to(exact)
-            total += (gap - share.amax(-1, keepdim=True).log()).sum()                  # the largest share cannot underflow
-            share.scatter_add_(-1, target, share.new_full(target.shape, -1.0))
-            share = share.to(dtype)                                                    # d total / d logits
-            torch.mm(share, weights, out=d_hidden[part])
-            d_table += share.T @ low[part]
+            loss, d_logits = surprise(low[part] @ weights.T, targets[part])            # (), (n, V)
+            total += loss
+            torch.mm(d_logits, weights, out=d_hidden[part])
+            d_table += d_logits.T @ low[part]
         ctx.save_for_backward(d_hidden, d_table)
         ctx.dtype = hidden.dtype
         return total / len(hidden)
@@ -76,6 +116,17 @@ class _CrossEntropy(torch.autograd.Function):
         d_hidden, d_table = ctx.saved_tensors
         grad = grad / len(d_hidden)
         return (d_hidden * grad).to(ctx.dtype), d_table * grad, None, None
+
+
+def surprise(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor | float, torch.Tensor]:
+    """Sum of `-log softmax(logits)[target]` over rows, and its gradient by the logits `[n, V]`, which it may overwrite."""
+    if fused(logits):
+        return kernels.surprise(*arrays(logits, targets)), logits
+    exact, target = torch.promote_types(logits.dtype, torch.float32), targets[:, None]
+    share = logits.softmax(-1, dtype=exact)
+    gap = logits.amax(-1, keepdim=True).to(exact) - logits.gather(-1, target).to(exact)
+    loss = (gap - share.amax(-1, keepdim=True).log()).sum()                            # the largest share cannot underflow
+    return loss, share.scatter_add_(-1, target, share.new_full(target.shape, -1.0)).to(logits.dtype)
 
 
 def cross_entropy(hidden: torch.Tensor, table: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

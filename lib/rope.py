@@ -10,7 +10,9 @@ import math
 from functools import lru_cache
 
 import torch
+from torch.autograd.function import once_differentiable
 
+from lib import kernels, ops
 from lib.errors import one_of, require
 
 VARIANTS = ("vanilla", "interpolation", "ntk", "yarn")
@@ -68,6 +70,40 @@ def rotate(x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
     pairs = torch.view_as_complex(x.to(wide).unflatten(-1, (-1, 2)))                        # (B, T, H, D/2)
     return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)
+
+
+class _Heads(torch.autograd.Function):
+    """`heads` in one pass over qkv, and one over the three gradients."""
+
+    @staticmethod
+    def forward(ctx, qkv, turn, H, G):
+        B, T, D = *qkv.shape[:2], 2 * turn.shape[-1]
+        qkv = qkv.contiguous().view(B * T, H + 2 * G, D)
+        q, k, v = qkv.new_empty(B * T, H, D), qkv.new_empty(B * T, G, D), qkv[:, H + G:].clone()
+        ctx.turns = turn.view(T, D // 2).numpy()
+        for x, at in ((q, 0), (k, H)):
+            kernels.turn(kernels.pairs(qkv), at, kernels.pairs(x), 0, x.shape[1], ctx.turns, kernels.one)
+        return tuple(x.view(B, T, -1, D).transpose(1, 2) for x in (q, k, v))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        d_q, d_k, d_v = (grad.transpose(1, 2).flatten(0, 1).contiguous() for grad in grads)     # (B T, H or G, D)
+        (_, H, D), G, T = d_q.shape, d_k.shape[1], grads[0].shape[2]
+        d_qkv = d_q.new_empty(len(d_q), H + 2 * G, D)
+        for x, at in ((d_q, 0), (d_k, H)):
+            kernels.turn(kernels.pairs(x), 0, kernels.pairs(d_qkv), at, x.shape[1], ctx.turns, -kernels.one)
+        d_qkv[:, H + G:] = d_v
+        return d_qkv.view(-1, T, (H + 2 * G) * D), None, None, None
+
+
+def heads(qkv: torch.Tensor, turn: torch.Tensor | None, H: int, G: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries `[B, H, T, D]`, keys and values `[B, G, T, D]` of qkv `[B, T, (H + 2G) D]`; the first two turned, if `turn`."""
+    if turn is not None and turn.dtype == torch.complex64 and ops.fused(qkv):
+        return _Heads.apply(qkv, turn, H, G)
+    qk, v = qkv.unflatten(-1, (H + 2 * G, -1)).split([H + G, G], dim=2)                     # (B, T, H + G, D)
+    q, k = (qk if turn is None else rotate(qk, turn)).split([H, G], dim=2)
+    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
 def alibi_slopes(heads: int) -> torch.Tensor:

@@ -83,8 +83,8 @@ def plain_logits(weights: dict[str, torch.Tensor], tokens: list[int], attends) -
             x[i] = x[i] + w[p + "attention.out"] @ torch.cat(heads)
         for i in range(len(x)):
             h = norm(x[i], w[p + "mlp_norm.gain"])
-            gate = w[p + "mlp.gate"] @ h
-            x[i] = x[i] + w[p + "mlp.out"] @ (gate / (1 + torch.exp(-gate)) * (w[p + "mlp.up"] @ h))
+            gate, up = (w[p + "mlp.gate_up"] @ h).chunk(2)
+            x[i] = x[i] + w[p + "mlp.out"] @ (gate / (1 + torch.exp(-gate)) * up)
     return torch.stack([w["embedding.weight"] @ norm(one, w["norm.gain"]) for one in x])
 
 

@@ -52,7 +52,7 @@ def test_when_parameters_are_grouped_then_matrices_alone_decay_and_theta_alone_i
     for group in optimizer.param_groups:
         found |= {id(p): (group["weight_decay"], group["multiplier"]) for p in group["params"]}
     for name, p in model.named_parameters():
-        matrix, theta = name.split(".")[-1] in ("weight", "qkv", "out", "gate", "up"), name.endswith("theta")
+        matrix, theta = name.split(".")[-1] in ("weight", "qkv", "out", "gate_up"), name.endswith("theta")
         assert found.pop(id(p)) == (0.1 if matrix else 0.0, 10.0 if theta else 1.0), name
     assert not found
 

@@ -1,0 +1,213 @@
+"""The model's element-wise parts on a CPU, one pass over memory each: numba kernels for `lib.ops`, which has the formulas.
+
+Arrays are C-contiguous; their numbers are float32, or bfloat16 as the uint16 that holds its bits. Arithmetic is float32.
+Sums run in a fixed order, so results repeat bit for bit. One thread: the suite trains one model a core.
+
+An inner loop becomes vector code where it runs over whole rows (`x[n, F:]`, then `[c]`): an index that is computed might be
+negative for all that numba knows, and costs a choice a number.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic, overload
+
+DTYPES = (torch.float32, torch.bfloat16)
+ROWS = 64                   # rows whose gains' gradients are summed before they meet the others: less rounding
+
+# Sums in any order and fused multiply-adds, but no assumption that numbers are finite: a diverged run must say so.
+FAST = {"reassoc", "contract", "nsz", "arcp"}
+kernel = njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+WORD = ir.IntType(32)
+one, half = np.float32(1), np.float32(0.5)
+
+
+def array(x: torch.Tensor) -> np.ndarray:
+    """The numbers of a contiguous tensor, shared, as the kernels take them."""
+    x = x.detach()
+    return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
+
+
+def pairs(x: torch.Tensor) -> np.ndarray:
+    """As `array`, two neighbours as one: complex64, or a uint32 that holds two bfloat16."""
+    return array(x).view(np.uint32 if x.dtype == torch.bfloat16 else np.complex64)
+
+
+@intrinsic
+def wide(typing, x):
+    """float32 of a stored number."""
+    if isinstance(x, types.Float):
+        return x(x), lambda context, builder, signature, arguments: arguments[0]
+
+    def code(context, builder, signature, arguments):
+        word = builder.shl(builder.zext(arguments[0], WORD), WORD(16))
+        return builder.bitcast(word, ir.FloatType())
+    return types.float32(x), code
+
+
+@intrinsic
+def narrow(typing, x, like):
+    """What stores the float32 `x` in an array whose numbers are `like`: the nearest, ties to even."""
+    if isinstance(like, types.Float):
+        return x(x, like), lambda context, builder, signature, arguments: arguments[0]
+
+    def code(context, builder, signature, arguments):
+        word = builder.bitcast(arguments[0], WORD)
+        odd = builder.and_(builder.lshr(word, WORD(16)), WORD(1))
+        word = builder.add(word, builder.add(odd, WORD(0x7FFF)))
+        return builder.trunc(builder.lshr(word, WORD(16)), ir.IntType(16))
+    return types.uint16(x, like), code
+
+
+@intrinsic
+def power_of_two(typing, shifted):
+    """`2 ** n` of the float32 `1.5 * 2 ** 23 + n`, whose lowest bits are n."""
+    def code(context, builder, signature, arguments):
+        word = builder.shl(builder.bitcast(arguments[0], WORD), WORD(23))
+        return builder.bitcast(builder.add(word, WORD(0x3F800000)), ir.FloatType())
+    return types.float32(shifted), code
+
+
+def split(pair):
+    """float32 of both numbers of a pair."""
+
+
+def joined(x, y, like):
+    """What stores two float32 as a pair like `like`."""
+
+
+@overload(split)
+def _(pair):
+    if isinstance(pair, types.Complex):
+        return lambda pair: (pair.real, pair.imag)
+    return lambda pair: (wide(np.uint16(pair)), wide(np.uint16(pair >> 16)))
+
+
+@overload(joined)
+def _(x, y, like):
+    if isinstance(like, types.Complex):
+        return lambda x, y, like: np.complex64(complex(x, y))
+    return lambda x, y, like: np.uint32(narrow(x, np.uint16(0)) | narrow(y, np.uint16(0)) << 16)
+
+
+SHIFT = np.float32(1.5 * 2 ** 23)
+LOG2_E, LN2_HIGH, LN2_LOW = np.float32(1 / math.log(2)), np.float32(0.693359375), np.float32(-2.12194440e-4)
+E0, E1, E2, E3, E4 = (np.float32(c) for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2,
+                                              1.6666665459e-1))
+
+
+@njit(fastmath={"contract"})        # its own rules: taken apart and added up again, x + SHIFT - SHIFT would be x
+def exp(x):
+    """To 2e-7 of the value, for x up to 88; 0 below -87. `math.exp` is a call a number; this becomes vector instructions."""
+    shifted = x * LOG2_E + SHIFT
+    n = shifted - SHIFT
+    r = x - n * LN2_HIGH - n * LN2_LOW
+    p = ((((E0 * r + E1) * r + E2) * r + E3) * r + E4) * r + half
+    value = (p * r * r + r + one) * power_of_two(shifted)
+    return np.float32(0) if x < np.float32(-87) else value
+
+
+@njit(fastmath=FAST)
+def sigmoid(x):
+    return one / (one + exp(np.float32(88) if x < np.float32(-88) else -x))
+
+
+@kernel
+def norm(x, gain, eps, out, scale):
+    """x `[N, C]`: `scale[n] = (mean(x[n] ** 2) + eps) ** -0.5`, `out = gain * x * scale`."""
+    N, C = x.shape
+    for n in range(N):
+        total = np.float32(0)
+        for c in range(C):
+            total += wide(x[n, c]) * wide(x[n, c])
+        scale[n] = one / np.sqrt(total / np.float32(C) + eps)
+        for c in range(C):
+            out[n, c] = narrow(wide(x[n, c]) * scale[n] * wide(gain[c]), out[n, c])
+
+
+@kernel
+def norm_back(grad, x, scale, gain, d_x, d_gain):
+    """d_gain `[ceil(N / ROWS), C]`, zeros before: sums over `ROWS` rows each."""
+    N, C = x.shape
+    for n in range(N):
+        r, along, part = scale[n], np.float32(0), d_gain[n // ROWS]
+        for c in range(C):
+            product = wide(grad[n, c]) * wide(x[n, c]) * r
+            part[c] += product
+            along += product * wide(gain[c])
+        along *= r / np.float32(C)
+        for c in range(C):
+            d_x[n, c] = narrow((wide(grad[n, c]) * wide(gain[c]) - wide(x[n, c]) * along) * r, d_x[n, c])
+
+
+@kernel
+def swiglu(x, out):
+    """x `[N, 2F]`, gate beside up: `out = silu(gate) * up`, `[N, F]`."""
+    N, F = out.shape
+    for n in range(N):
+        gates, ups, results = x[n, :F], x[n, F:], out[n]
+        for c in range(F):
+            gate = wide(gates[c])
+            results[c] = narrow(gate * sigmoid(gate) * wide(ups[c]), results[c])
+
+
+@kernel
+def swiglu_back(grad, x, d_x):
+    N, F = grad.shape
+    for n in range(N):
+        grads, gates, ups, d_gates, d_ups = grad[n], x[n, :F], x[n, F:], d_x[n, :F], d_x[n, F:]
+        for c in range(F):
+            d, gate = wide(grads[c]), wide(gates[c])
+            share = sigmoid(gate)
+            d_gates[c] = narrow(d * wide(ups[c]) * share * (one + gate * (one - share)), d_gates[c])
+            d_ups[c] = narrow(d * gate * share, d_ups[c])
+
+
+@kernel
+def turn(x, at, out, to, heads, turns, sign):
+    """`out[n, to + h] = x[n, at + h] * turns[n % T]` for h below `heads`; by the conjugate where `sign` is -1.
+
+    x and out `[N, .., D / 2]` of pairs (`pairs`), turns complex64 `[T, D / 2]`.
+    """
+    for n in range(len(x)):
+        row = turns[n % len(turns)]
+        for h in range(heads):
+            before, after = x[n, at + h], out[n, to + h]
+            for c in range(len(row)):
+                a, b = split(before[c])
+                real, imaginary = row[c].real, sign * row[c].imag
+                after[c] = joined(a * real - b * imaginary, a * imaginary + b * real, after[c])
+
+
+@njit(fastmath=FAST | {"nnan"})      # a maximum of vectors; of a row with a number that is none, any
+def largest(row):
+    top = wide(row[0])
+    for c in range(len(row)):
+        top = max(top, wide(row[c]))
+    return top
+
+
+@kernel
+def surprise(logits, targets):
+    """Sum over rows of `-log softmax(logits)[target]`, float64; the logits `[N, V]` become its gradient by them."""
+    N, V = logits.shape
+    share, total = np.empty(V, np.float32), 0.0
+    for n in range(N):
+        row, target, mass = logits[n], targets[n], np.float32(0)
+        if not 0 <= target < V:
+            raise IndexError("a target lies outside the vocabulary")
+        top, aim = largest(row), wide(row[target])
+        for c in range(V):
+            share[c] = exp(wide(row[c]) - top)
+            mass += share[c]
+        total += np.float64(top - aim) + math.log(mass)
+        share[target] -= mass
+        over = one / mass
+        for c in range(V):
+            row[c] = narrow(share[c] * over, row[c])
+    return total
