@@ -1,0 +1,148 @@
+"""Attention of a few queries over the keys that a cache holds: the pattern's rows are gathered, no `[T, T]` object is made.
+
+Generation needs an answer that a whole sequence does not: which keys has query `i` while the text is still growing? Here they
+are those of `pattern.plan(layer, length)` at one fixed `length`, the longest sequence, however far the text has come. A few
+patterns would answer otherwise at another length (`random_offsets` without a reach, scaled powers of two); most do not.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from lib.attention.call import CACHE
+from lib.attention.rows import arithmetic
+from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, Pattern, SoftWindow
+from lib.patterns.learned import fractional_rungs
+
+GATHERED = 2**22        # numbers of gathered keys at a time: 16 MiB in float32
+
+
+@lru_cache(maxsize=1024)
+def first_rows(pattern: Pattern, layer: int, length: int, T: int) -> Keys:
+    """Keys of the first `T` queries of a causal pattern at `length` tokens. Cached: plans are kept by these very objects."""
+    keys = pattern.plan(layer, length)
+    match keys:
+        case EdgeTable():
+            return keys if T == length else EdgeTable(np.ascontiguousarray(keys.keys[..., :T, :]))
+        case Offsets():
+            return _cut(keys, T)
+        case HeadOffsets():
+            return HeadOffsets(tuple(_cut(offsets, T) for offsets in keys.heads))
+    return keys                                     # a window, or a base: what does not fit T tokens drops out by itself
+
+
+def _cut(offsets: Offsets, T: int) -> Offsets:
+    return Offsets(tuple(d for d in offsets.distances if d < T), min(offsets.leading, T), offsets.causal)
+
+
+def attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: Keys, positions: torch.Tensor,
+                start: torch.Tensor | int = 0, *, alpha: torch.Tensor | None = None,
+                span: torch.Tensor | None = None) -> torch.Tensor:
+    """`softmax(q.k / sqrt(D)) v` over the rows `positions` of a causal pattern's keys: `[B, H, Q, D]` in the dtype of q.
+
+    q `[B, H, Q, D]`, its places in their sequences `positions` `[B or 1, Q]`; k and v `[B, G, S, D]`, whose column `start`
+    (`[B or 1]`, for sequences with padding on the left) holds place 0. alpha and span as in `sparse_attention`.
+    """
+    B, H, Q, D = q.shape
+    G = k.shape[1]
+    rungs = _rungs(keys, alpha) if isinstance(keys, LearnedOffsets) else None
+    index = _key_places(keys, rungs, positions)                                         # (P, H or 1, Q, C), -1: no key
+    start = torch.as_tensor(start, device=q.device).view(-1, 1, 1, 1)
+    bias = None if span is None else _span_bias(keys, span.to(arithmetic(q)))           # (H, C)
+    step = max(1, GATHERED // (B * max(G, index.shape[1]) * index.shape[3] * D))
+    return torch.cat([_attend(part, k, v, places, start, rungs, bias)
+                      for part, places in zip(q.split(step, 2), index.split(step, 2), strict=True)], 2)
+
+
+class Rungs(NamedTuple):
+    lo: torch.Tensor        # (R) nearer of the two distances
+    t: torch.Tensor         # (R) share of the farther one, with a gradient to alpha
+
+
+def _rungs(keys: LearnedOffsets, alpha: torch.Tensor) -> Rungs:
+    """All rungs of the base that exist at alpha: those that reach beyond a sequence's start have no key there."""
+    found = fractional_rungs(keys.base, keys.window, float(alpha.detach()), 2 * max(keys.base) + 1)
+    lo, t, f = (torch.tensor([rung[at] for rung in found], device=alpha.device) for at in range(3))
+    return Rungs(lo, t + (alpha - alpha.detach()) * f)          # t from double precision: alpha * 987 in float32 loses it
+
+
+class Distances(NamedTuple):
+    """Offsets of each head, or of one for all: distances filled up with one that no query reaches, and leading keys."""
+    back: torch.Tensor      # (H or 1, C)
+    leading: torch.Tensor   # (H or 1)
+    most: int               # the largest of `leading`
+    nbytes: int
+
+
+def _distances(keys: Keys, device: torch.device) -> Distances:
+    if isinstance(keys, HeadOffsets):
+        heads = keys.heads
+    else:
+        heads = (keys if isinstance(keys, Offsets) else Offsets(tuple(range(keys.window + 1))),)
+    C = max(len(offsets.distances) for offsets in heads)
+    beyond = torch.iinfo(torch.int32).max
+    back = torch.tensor([[*offsets.distances, *[beyond] * (C - len(offsets.distances))] for offsets in heads], device=device)
+    leading = [offsets.leading for offsets in heads]
+    return Distances(back, torch.tensor(leading, device=device), max(leading), back.nbytes)
+
+
+def _key_places(keys: Keys, rungs: Rungs | None, positions: torch.Tensor) -> torch.Tensor:
+    """Places of the keys of queries at `positions` `[P, Q]`: `[P, H or 1, Q, C]`, -1 where there is none."""
+    device = positions.device
+    if isinstance(keys, EdgeTable):
+        table = CACHE.get(("rows", keys, device), lambda: torch.from_numpy(keys.keys).to(device))
+        table = table if table.ndim == 3 else table[None]
+        return table[:, positions].transpose(0, 1).long()
+    known = CACHE.get(("rows", keys, device), lambda: _distances(keys, device))
+    back = known.back if rungs is None else torch.cat([known.back, rungs.lo[None]], -1)
+    query = positions[:, None, :, None]
+    near = query - back[:, None]                                                        # (P, H or 1, Q, C)
+    lead = torch.arange(known.most, device=device)
+    missed = (query - lead)[..., None].ne(back[:, None, None]).all(-1)                  # no distance reaches it already
+    seen = missed & (lead <= query) & (lead < known.leading[:, None, None])
+    return torch.cat([near.clamp(min=-1), lead.where(seen, -1)], -1)
+
+
+def _span_bias(keys: SoftWindow, span: torch.Tensor) -> torch.Tensor:
+    """Logarithm of the soft span's weights, `[H, C]`; -inf where a weight is 0."""
+    weight = ((span[:, None] + keys.ramp - torch.arange(keys.window + 1, device=span.device)) / keys.ramp).clamp(0, 1)
+    return torch.where(weight > 0, weight, 1).log().masked_fill(weight <= 0, -math.inf)
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, index: torch.Tensor, start: torch.Tensor,
+            rungs: Rungs | None, bias: torch.Tensor | None) -> torch.Tensor:
+    B, H, Q, D = q.shape
+    G, dtype = k.shape[1], arithmetic(q)
+    R = H // G
+    keys, values = (_gathered(x, index, start, rungs, dtype) for x in (k, v))           # (B, G, R or 1, Q, C, D)
+    logits = torch.einsum("bgrqd,bgrqcd->bgrqc", q.to(dtype).view(B, G, R, Q, D), keys) * D ** -0.5
+    if bias is not None:
+        logits = logits + bias.view(G, R, 1, -1)
+    none = (index < 0).unflatten(1, (G, R) if index.shape[1] == H else (1, 1))          # (P, G or 1, R or 1, Q, C)
+    weights = logits.masked_fill(none, -math.inf).softmax(-1)
+    return torch.einsum("bgrqc,bgrqcd->bgrqd", weights, values).reshape(B, H, Q, D).to(q.dtype)
+
+
+def _gathered(x: torch.Tensor, index: torch.Tensor, start: torch.Tensor, rungs: Rungs | None,
+              dtype: torch.dtype) -> torch.Tensor:
+    """Rows of `[B, G, S, D]` at the places `[P, H or 1, Q, C]` (any row where there is none), rungs interpolated."""
+    B, G = x.shape[:2]
+    heads = index.shape[1]
+    batch = torch.arange(B, device=x.device).view(-1, 1, 1, 1, 1)
+    group = torch.arange(G, device=x.device).view(-1, 1, 1, 1)
+
+    def take(places: torch.Tensor) -> torch.Tensor:
+        columns = places.clamp(min=0) + start
+        return x[batch, group, columns.unflatten(1, (G, heads // G) if heads > 1 else (1, 1))].to(dtype)
+    near = take(index)
+    if rungs is None:
+        return near
+    C = index.shape[-1] - len(rungs.t)
+    far = take(index[..., C:] - 1)                  # its place is clamped at the sequence's start, as in `lib.attention`
+    return torch.cat([near[..., :C, :], near[..., C:, :].lerp(far, rungs.t.to(dtype)[:, None])], -2)
