@@ -8,6 +8,7 @@ import torch
 
 from lib.attention import torch_edges, torch_learned, torch_offsets
 from lib.attention.call import Call, checked
+from lib.attention.cpu import Cpu
 from lib.attention.dense import Masked, dense_kind
 from lib.attention.reference import Reference
 from lib.errors import SuiteError, one_of
@@ -49,7 +50,7 @@ class Torch:
 
 
 # A compiled backend (numba on a CPU, triton on a GPU) is one more entry here, and one more line in `choose`.
-BACKENDS: dict[str, Backend] = {"reference": Reference(), "masked": Masked(), "torch": Torch()}
+BACKENDS: dict[str, Backend] = {"reference": Reference(), "masked": Masked(), "torch": Torch(), "cpu": Cpu()}
 
 FEW_PAIRS = 2**17      # B * H * T^2 below which a mask wins whatever the number of keys
 MASK_LENGTH = 8192     # the longest T for which an accelerator gets a mask: 64 MiB a head

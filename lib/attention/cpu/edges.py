@@ -1,0 +1,149 @@
+"""Kernels for edge tables: keys that differ from query to query.
+
+A task is a block of 64 queries (in `pull`, of keys) of one key/value head, for one query head of its group after the other. A
+query's row stays in registers while four of its keys at a time meet it. Weights lie query by query in memory,
+`[B * H, T, Cp]`, 0 behind the last key. `pull` reads the table's transpose: of each key the queries that attend it, and the
+place of the key in their rows, so that no two threads write the same row.
+
+row, pieces, places: `lib.attention.cpu.vectors`. sizes: B, H, G, T. keys int32 `[H or 1, T, C]`, counts int32 `[H or 1, T]`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lib.attention.cpu.exponential import exponential
+from lib.attention.cpu.vectors import dot4, fma, head_of, load, prefetch_rows, put4, store, zero
+
+BLOCK = 64
+FAST = {"reassoc", "contract", "nsz", "arcp"}       # sums in any order; infinities and not-a-numbers keep their meaning
+
+
+@njit
+def dots(row, pieces, x, y, y_step, keys, count, S):
+    """`S[0, c] = x . y[keys[c]]` of one query, for c < count; rounded up to fours."""
+    for piece in range(pieces):
+        at = piece * row.nbytes
+        a = load(row, x + at)
+        for c in range(0, count, 4):
+            b = (load(row, y + at + keys[c] * y_step), load(row, y + at + keys[min(c + 1, count - 1)] * y_step),
+                 load(row, y + at + keys[min(c + 2, count - 1)] * y_step),
+                 load(row, y + at + keys[min(c + 3, count - 1)] * y_step))
+            put4(S, 0, c, dot4((a, a, a, a), b), piece > 0)
+
+
+@njit
+def mix(row, pieces, w, y, y_step, keys, count, out):
+    """`out = sum over c < count of w[c] y[keys[c]]`; two sums side by side, since each addition waits for the one before it."""
+    for piece in range(pieces):
+        at = piece * row.nbytes
+        even, odd = zero(row), zero(row)
+        for c in range(0, count - 1, 2):
+            even = fma(even, w[c], load(row, y + at + keys[c] * y_step))
+            odd = fma(odd, w[c + 1], load(row, y + at + keys[c + 1] * y_step))
+        if count % 2:
+            even = fma(even, w[count - 1], load(row, y + at + keys[count - 1] * y_step))
+        store(row, out + at, fma(even, w.dtype.type(1), odd))
+
+
+@njit(fastmath=FAST)
+def softmax(S, scale, slope, i, keys, count, P):
+    """Weights of a query's keys, `P [Cp]`, from its products; 0 behind the last key."""
+    top = S.dtype.type(-np.inf)
+    for c in range(count):
+        P[c] = S[0, c] * scale - slope * abs(i - keys[c])
+        top = max(top, P[c])
+    total = S.dtype.type(0)
+    for c in range(count):
+        P[c] = exponential(P[c] - top)
+        total += P[c]
+    for c in range(count):
+        P[c] /= total
+    P[count:] = 0
+
+
+@njit(fastmath=FAST)
+def to_dproducts(S, P, scale, count, dS):
+    """From the derivatives by the weights, S, those by the products."""
+    mean = S.dtype.type(0)
+    for c in range(count):
+        mean += P[c] * S[0, c]
+    for c in range(count):
+        dS[c] = scale * P[c] * (S[0, c] - mean)
+
+
+@njit(nogil=True, cache=True)
+def forward(row, pieces, places, sizes, keys, counts, scale, slopes, keep, P, begin, end):
+    """Tasks `begin` to `end` of `out = softmax(logits) v`; places: q, k, v, out. P `[B * H, T, Cp]` is kept where `keep`."""
+    B, H, G, T = sizes
+    blocks, nbytes = (T + BLOCK - 1) // BLOCK, pieces * row.nbytes
+    S, spare = np.zeros((1, P.shape[2]), P.dtype), np.zeros(P.shape[2], P.dtype)
+    for task in range(begin, end):
+        b, g, i0 = task // blocks // G, task // blocks % G, task % blocks * BLOCK
+        ahead, end_ahead = min(i0 + BLOCK, T), min(i0 + 2 * BLOCK, T)
+        k, k_step = head_of(places, 1, b, g)
+        v, v_step = head_of(places, 2, b, g)
+        for h in range(g * (H // G), (g + 1) * (H // G)):
+            own = h if len(keys) > 1 else 0
+            q, q_step = head_of(places, 0, b, h)
+            out, out_step = head_of(places, 3, b, h)
+            prefetch_rows(q, q_step, ahead, end_ahead, nbytes)
+            prefetch_rows(out, out_step, ahead, end_ahead, nbytes)
+            for i in range(i0, min(i0 + BLOCK, T)):
+                weights, count = P[b * H + h, i] if keep else spare, counts[own, i]
+                dots(row, pieces, q + i * q_step, k, k_step, keys[own, i], count, S)
+                softmax(S, scale, slopes[h], i, keys[own, i], count, weights)
+                mix(row, pieces, weights, v, v_step, keys[own, i], count, out + i * out_step)
+
+
+@njit(nogil=True, cache=True)
+def backward(row, pieces, places, sizes, keys, counts, scale, P, dS, begin, end):
+    """Tasks `begin` to `end` of the queries' part; places: q, k, v, dout, dq. dS `[B * H, T, Cp]`: derivatives by the products."""
+    B, H, G, T = sizes
+    blocks, nbytes = (T + BLOCK - 1) // BLOCK, pieces * row.nbytes
+    S = np.zeros((1, P.shape[2]), P.dtype)
+    for task in range(begin, end):
+        b, g, i0 = task // blocks // G, task // blocks % G, task % blocks * BLOCK
+        ahead, end_ahead = min(i0 + BLOCK, T), min(i0 + 2 * BLOCK, T)
+        k, k_step = head_of(places, 1, b, g)
+        v, v_step = head_of(places, 2, b, g)
+        for h in range(g * (H // G), (g + 1) * (H // G)):
+            own, at = h if len(keys) > 1 else 0, b * H + h
+            dout, dout_step = head_of(places, 3, b, h)
+            dq, dq_step = head_of(places, 4, b, h)
+            prefetch_rows(dout, dout_step, ahead, end_ahead, nbytes)
+            prefetch_rows(dq, dq_step, ahead, end_ahead, nbytes)
+            for i in range(i0, min(i0 + BLOCK, T)):
+                count = counts[own, i]
+                dots(row, pieces, dout + i * dout_step, v, v_step, keys[own, i], count, S)
+                to_dproducts(S, P[at, i], scale, count, dS[at, i])
+                mix(row, pieces, dS[at, i], k, k_step, keys[own, i], count, dq + i * dq_step)
+
+
+@njit(nogil=True, cache=True)
+def pull(row, pieces, places, sizes, starts, queries, slots, P, dS, begin, end):
+    """Tasks `begin` to `end` of dk and dv; places: q, dout, dk, dv.
+
+    Key j is attended by `queries[h, e]`, as their key number `slots[h, e]`, for `starts[h, j] <= e < starts[h, j + 1]`.
+    """
+    B, H, G, T = sizes
+    blocks = (T + BLOCK - 1) // BLOCK
+    for task in range(begin, end):
+        b, g, j0 = task // blocks // G, task // blocks % G, task % blocks * BLOCK
+        dk, dk_step = head_of(places, 2, b, g)
+        dv, dv_step = head_of(places, 3, b, g)
+        for j in range(j0, min(j0 + BLOCK, T)):
+            for piece in range(pieces):
+                at = piece * row.nbytes
+                total_k, total_v = zero(row), zero(row)
+                for h in range(g * (H // G), (g + 1) * (H // G)):
+                    own, w, dw = h if len(starts) > 1 else 0, P[b * H + h], dS[b * H + h]
+                    q, q_step = head_of(places, 0, b, h)
+                    dout, dout_step = head_of(places, 1, b, h)
+                    for e in range(starts[own, j], starts[own, j + 1]):
+                        i, c = queries[own, e], slots[own, e]
+                        total_k = fma(total_k, dw[i, c], load(row, q + at + i * q_step))
+                        total_v = fma(total_v, w[i, c], load(row, dout + at + i * dout_step))
+                store(row, dk + at + j * dk_step, total_k)
+                store(row, dv + at + j * dv_step, total_v)

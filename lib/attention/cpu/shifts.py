@@ -1,0 +1,408 @@
+"""Kernels for keys at distances: `i - s` for shifts s that all queries of a head share, and leading keys.
+
+A task is a block of 64 queries (in `pull`, of keys) of one key/value head, for one query head of its group after the other, so
+that keys and values are still in the cache. Scores are kept shift by shift, 64 queries side by side, and so are weights in
+memory, `[B * H, C, Tp]`. Four queries at a time go through all shifts: their rows stay in registers, and the keys of a shift
+are four rows in succession. Of a pair that does not exist the logit is -inf and the weight 0.
+
+`pull` is the transpose: key j collects from the queries j + s that read it, so that no two threads write the same row.
+
+row, pieces: how a row lies in memory. places: where the tensors lie (both: `lib.attention.cpu.vectors`). sizes: B, H, G, T. The columns of a head are its shifts, int32 `[H or 1, N]`, ascending,
+`counts[h]` of them, and `leading[h]` leading keys behind. Learned alpha: of the first `plain` shifts each is a column; the other
+columns are rungs int32 `[R, 2]`, each between two shifts, named by their places in `shifts`, at the fractions `[R]` of the way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lib.attention.cpu.exponential import exponential
+from lib.attention.cpu.vectors import dot4, fma, head_of, load, prefetch_rows, put4, store, zero
+
+BLOCK = 64
+FAST = {"reassoc", "contract", "nsz", "arcp"}       # sums in any order; infinities and not-a-numbers keep their meaning
+
+
+@njit
+def within(i, T):
+    return min(max(i, 0), T - 1)
+
+
+@njit
+def four(row, x, step, i):
+    """Rows i to i + 3."""
+    x += i * step
+    return load(row, x), load(row, x + step), load(row, x + 2 * step), load(row, x + 3 * step)
+
+
+@njit
+def four_within(row, x, step, i, T):
+    """Rows i to i + 3, in the place of those that do not exist the nearest."""
+    return (load(row, x + within(i, T) * step), load(row, x + within(i + 1, T) * step),
+            load(row, x + within(i + 2, T) * step), load(row, x + within(i + 3, T) * step))
+
+
+@njit
+def range_of(shifts, count, i, T):
+    """The range of ascending shifts whose row `i - s` exists for at least one of rows i to i + 3."""
+    first, last = 0, count
+    while first < last and i - shifts[first] >= T:
+        first += 1
+    while first < last and i + 3 - shifts[last - 1] < 0:
+        last -= 1
+    return first, last
+
+
+@njit
+def dots(row, pieces, x, x_step, y, y_step, shifts, count, leading, i0, rows, T, S):
+    """`S[n, r] = x[i0 + r] . y[i0 + r - shifts[n]]`, then `x[i0 + r] . y[n]` for leading keys; any number where no pair is."""
+    N = len(shifts)
+    for r in range(0, rows, 4):
+        i = i0 + r
+        first, last = range_of(shifts, count, i, T)
+        for piece in range(pieces):
+            at, more = piece * row.nbytes, piece > 0
+            a = four_within(row, x + at, x_step, i, T)
+            for n in range(first, last):
+                j = i - shifts[n]
+                if j >= 0 and j + 3 < T:
+                    put4(S, n, r, dot4(a, four(row, y + at, y_step, j)), more)
+                else:
+                    put4(S, n, r, dot4(a, four_within(row, y + at, y_step, j, T)), more)
+            for j in range(leading):
+                b = load(row, y + at + j * y_step)
+                put4(S, N + j, r, dot4(a, (b, b, b, b)), more)
+
+
+@njit
+def plus4(total, w, n, r, b):
+    """`total[m] + w[n, r + m] * b[m]` for m = 0 to 3."""
+    return (fma(total[0], w[n, r], b[0]), fma(total[1], w[n, r + 1], b[1]),
+            fma(total[2], w[n, r + 2], b[2]), fma(total[3], w[n, r + 3], b[3]))
+
+
+@njit
+def store_within(row, out, step, i, T, total):
+    """Four rows to places i to i + 3, as far as these exist."""
+    for_last = T - i
+    out += i * step
+    store(row, out, total[0])
+    if for_last > 1:
+        store(row, out + step, total[1])
+    if for_last > 2:
+        store(row, out + 2 * step, total[2])
+    if for_last > 3:
+        store(row, out + 3 * step, total[3])
+
+
+@njit
+def mix(row, pieces, w, y, y_step, shifts, count, leading, i0, rows, T, out, out_step):
+    """`out[i0 + r] = sum over n of w[n, r] y[i0 + r - shifts[n]]`, plus `w[N + j, r] y[j]` for leading keys."""
+    N = len(shifts)
+    for r in range(0, rows, 4):
+        i = i0 + r
+        first, last = range_of(shifts, count, i, T)
+        for piece in range(pieces):
+            at = piece * row.nbytes
+            total = (zero(row), zero(row), zero(row), zero(row))
+            for n in range(first, last):
+                j = i - shifts[n]
+                if j >= 0 and j + 3 < T:
+                    total = plus4(total, w, n, r, four(row, y + at, y_step, j))
+                else:
+                    total = plus4(total, w, n, r, four_within(row, y + at, y_step, j, T))
+            for j in range(leading):
+                b = load(row, y + at + j * y_step)
+                total = plus4(total, w, N + j, r, (b, b, b, b))
+            store_within(row, out + at, out_step, i, T, total)
+
+
+@njit
+def fill_absent(S, shifts, count, leading, causal, i0, T, value):
+    """Put `value` where no pair is, and where a shift reaches a leading key that has a column of its own."""
+    N = len(shifts)
+    for n in range(N):
+        first = BLOCK if n >= count else min(max(shifts[n] - i0, 0), BLOCK)
+        last = min(max(T + shifts[n] - i0, first), BLOCK)
+        S[n, :first] = value
+        S[n, last:] = value
+    for j in range(len(S) - N):
+        if j >= leading:
+            S[N + j] = value
+            continue
+        if causal and j > i0:
+            S[N + j, :min(j - i0, BLOCK)] = value
+        for n in range(count):
+            r = j + shifts[n] - i0
+            if 0 <= r < BLOCK:
+                S[N + j, r] = value
+
+
+@njit
+def copied(S, first, last, L, to):
+    """Columns `first` to `last - 1` of S to L, from column `to` on."""
+    for c in range(first, last):
+        for r in range(BLOCK):
+            L[to + c - first, r] = S[c, r]
+
+
+@njit
+def kept(L, rows, P, i0):
+    """A block's columns into those of the whole head, `P [C, Tp]`."""
+    for c in range(len(L)):
+        for r in range(rows):
+            P[c, i0 + r] = L[c, r]
+
+
+@njit(fastmath=FAST)
+def to_logits(S, plain, rungs, fractions, shifts, scale, bias, slope, i0, L, far):
+    """Logits of the columns, `L [C, 64]`, from the products with integer shifts, `S`; and what alpha's gradient needs, `far`."""
+    N, R = len(shifts), len(rungs)
+    for c in range(plain):
+        for r in range(BLOCK):
+            L[c, r] = S[c, r] * scale + bias[c]
+    blend(S, plain, rungs, fractions, shifts, i0, L, far)
+    for c in range(plain, plain + R):
+        for r in range(BLOCK):
+            L[c, r] = L[c, r] * scale + bias[c]
+    for j in range(len(S) - N):
+        for r in range(BLOCK):
+            L[plain + R + j, r] = S[N + j, r] * scale - slope * abs(i0 + r - j)
+
+
+@njit(fastmath=FAST)
+def to_columns(S, plain, rungs, fractions, shifts, i0, L, far):
+    """Derivatives of the columns, `L [C, 64]`, from those of the integer products, `S`."""
+    copied(S, 0, plain, L, 0)
+    blend(S, plain, rungs, fractions, shifts, i0, L, far)
+    copied(S, len(shifts), len(S), L, plain + len(rungs))
+
+
+@njit(fastmath=FAST)
+def blend(S, plain, rungs, fractions, shifts, i0, L, far):
+    """Rungs between two shifts: `L = near + t (far key's - near key's)`; a query whose farther key is missing reads the near."""
+    for m in range(len(rungs)):
+        near, beyond = S[rungs[m, 0]], S[rungs[m, 1]]
+        t, reach = fractions[m], shifts[rungs[m, 1]] - i0
+        for r in range(BLOCK):
+            difference = beyond[r] - near[r] if r >= reach else S.dtype.type(0)
+            far[m, r] = difference
+            L[plain + m, r] = near[r] + t * difference
+
+
+@njit(fastmath=FAST)
+def spread(L, plain, rungs, fractions, shifts, i0, W):
+    """The transpose of `blend`: weights of the columns given back to the integer shifts, `W [N, 64]`; W is L without rungs."""
+    if len(rungs) == 0:
+        return L
+    copied(L, 0, plain, W, 0)
+    W[plain:] = 0
+    for m in range(len(rungs)):
+        near, beyond = W[rungs[m, 0]], W[rungs[m, 1]]
+        t, reach = fractions[m], shifts[rungs[m, 1]] - i0
+        for r in range(BLOCK):
+            part = t * L[plain + m, r] if r >= reach else L.dtype.type(0)
+            beyond[r] += part
+            near[r] += L[plain + m, r] - part
+    return W
+
+
+@njit(fastmath=FAST)
+def softmax(L):
+    """Every query's softmax over the columns, in place; `[C, 64]`."""
+    top, total = L[0].copy(), np.zeros_like(L[0])
+    for c in range(1, len(L)):
+        for r in range(BLOCK):
+            top[r] = max(top[r], L[c, r])
+    for c in range(len(L)):
+        for r in range(BLOCK):
+            L[c, r] = exponential(L[c, r] - top[r])
+            total[r] += L[c, r]
+    for r in range(BLOCK):
+        total[r] = 1 / total[r]
+    for c in range(len(L)):
+        for r in range(BLOCK):
+            L[c, r] *= total[r]
+
+
+@njit(fastmath=FAST)
+def to_dlogits(P, L):
+    """From the derivatives by the weights P, `L [C, 64]`, those by the logits, in place."""
+    mean = np.zeros_like(L[0])
+    for c in range(len(L)):
+        for r in range(BLOCK):
+            mean[r] += P[c, r] * L[c, r]
+    for c in range(len(L)):
+        for r in range(BLOCK):
+            L[c, r] = P[c, r] * (L[c, r] - mean[r])
+
+
+@njit(nogil=True, cache=True)
+def forward(row, pieces, places, sizes, shifts, counts, leading, causal, plain, rungs, fractions, scale, bias, slopes, keep, P, far,
+            begin, end):
+    """Tasks `begin` to `end` of `out = softmax(logits) v`; places: q, k, v, out. P and far are kept where `keep`.
+
+    bias `[H, plain + R]`, slopes `[H]` (of leading keys). P `[B * H, C, Tp]`, far `[B * H, R, Tp]`.
+    """
+    B, H, G, T = sizes
+    N, R, blocks, nbytes = shifts.shape[1], len(rungs), (T + BLOCK - 1) // BLOCK, pieces * row.nbytes
+    most = shifts.shape[1] + (P.shape[1] - plain - R)
+    S, W = np.zeros((most, BLOCK), P.dtype), np.zeros((most, BLOCK), P.dtype)
+    L, gap = np.zeros((P.shape[1], BLOCK), P.dtype), np.zeros((R, BLOCK), P.dtype)
+    for task in range(begin, end):
+        b, g, i0 = task // blocks // G, task // blocks % G, task % blocks * BLOCK
+        rows, ahead, end_ahead = min(BLOCK, T - i0), min(i0 + BLOCK, T), min(i0 + 2 * BLOCK, T)
+        k, k_step = head_of(places, 1, b, g)
+        v, v_step = head_of(places, 2, b, g)
+        prefetch_rows(k, k_step, ahead, end_ahead, nbytes)
+        prefetch_rows(v, v_step, ahead, end_ahead, nbytes)
+        for h in range(g * (H // G), (g + 1) * (H // G)):
+            own = h if len(shifts) > 1 else 0
+            q, q_step = head_of(places, 0, b, h)
+            out, out_step = head_of(places, 3, b, h)
+            prefetch_rows(q, q_step, ahead, end_ahead, nbytes)
+            prefetch_rows(out, out_step, ahead, end_ahead, nbytes)
+            dots(row, pieces, q, q_step, k, k_step, shifts[own], counts[own], leading[own], i0, rows, T, S)
+            fill_absent(S, shifts[own], counts[own], leading[own], causal, i0, T, -np.inf)
+            to_logits(S, plain, rungs, fractions, shifts[own], scale, bias[h], slopes[h], i0, L, gap)
+            softmax(L)
+            if keep:
+                kept(L, rows, P[b * H + h], i0)
+                kept(gap, rows, far[b * H + h], i0)
+            weights = spread(L, plain, rungs, fractions, shifts[own], i0, W)
+            mix(row, pieces, weights, v, v_step, shifts[own], counts[own], leading[own], i0, rows, T, out, out_step)
+
+
+@njit
+def fetched(P, i0, rows, L):
+    """The transpose of `kept`; 0 in the place of queries that do not exist."""
+    for c in range(len(L)):
+        for r in range(rows):
+            L[c, r] = P[c, i0 + r]
+        for r in range(rows, BLOCK):
+            L[c, r] = 0
+
+
+@njit
+def by_fraction(dlogits, far, weights, far_values):
+    """The derivative by a rung's fraction: it moves the logit by `far` and the value by `far_values`."""
+    total = 0.0                                # float64: terms of both signs cancel in these sums
+    for r in range(len(far)):
+        total += dlogits[r] * far[r] + weights[r] * far_values[r]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def backward(row, pieces, places, sizes, shifts, counts, leading, causal, plain, rungs, fractions, scale, P, far, dS, W, dbias, dt,
+             begin, end):
+    """Tasks `begin` to `end` of the queries' part; places: q, k, v, dout, dq.
+
+    What `pull` needs: dS `[B * H, N + leading, Tp]`, derivatives by the integer products, and W, the weights spread to integer
+    shifts (empty without rungs: P itself). Sums over a block's queries: dbias `[B * H, blocks, C]` by the logits, where it is not
+    empty, and dt `[B * H, blocks, R]` by the fractions.
+    """
+    B, H, G, T = sizes
+    R, blocks, nbytes = len(rungs), (T + BLOCK - 1) // BLOCK, pieces * row.nbytes
+    L, own_P, gap = np.zeros((P.shape[1], BLOCK), P.dtype), np.zeros((P.shape[1], BLOCK), P.dtype), np.zeros((R, BLOCK), P.dtype)
+    S = np.zeros((dS.shape[1], BLOCK), P.dtype)
+    own_dS, own_W = np.zeros_like(S), np.zeros_like(S)
+    for task in range(begin, end):
+        b, g, block = task // blocks // G, task // blocks % G, task % blocks
+        i0 = block * BLOCK
+        rows, ahead, end_ahead = min(BLOCK, T - i0), min(i0 + BLOCK, T), min(i0 + 2 * BLOCK, T)
+        k, k_step = head_of(places, 1, b, g)
+        v, v_step = head_of(places, 2, b, g)
+        prefetch_rows(k, k_step, ahead, end_ahead, nbytes)
+        prefetch_rows(v, v_step, ahead, end_ahead, nbytes)
+        for h in range(g * (H // G), (g + 1) * (H // G)):
+            own, at = h if len(shifts) > 1 else 0, b * H + h
+            dout, dout_step = head_of(places, 3, b, h)
+            dq, dq_step = head_of(places, 4, b, h)
+            prefetch_rows(dout, dout_step, ahead, end_ahead, nbytes)
+            prefetch_rows(dq, dq_step, ahead, end_ahead, nbytes)
+            dots(row, pieces, dout, dout_step, v, v_step, shifts[own], counts[own], leading[own], i0, rows, T, S)
+            fill_absent(S, shifts[own], counts[own], leading[own], causal, i0, T, 0)
+            to_columns(S, plain, rungs, fractions, shifts[own], i0, L, gap)
+            fetched(P[at], i0, rows, own_P)
+            to_dlogits(own_P, L)
+            for c in range(dbias.shape[2]):
+                dbias[at, block, c] = L[c].sum()
+            for c in range(len(L)):
+                for r in range(BLOCK):
+                    L[c, r] *= scale
+            for m in range(R):
+                dt[at, block, m] = by_fraction(L[plain + m], far[at, m, i0:i0 + rows], own_P[plain + m], gap[m])
+            products = spread(L, plain, rungs, fractions, shifts[own], i0, own_dS)
+            kept(products, rows, dS[at], i0)
+            if R > 0:
+                kept(spread(own_P, plain, rungs, fractions, shifts[own], i0, own_W), rows, W[at], i0)
+            mix(row, pieces, products, k, k_step, shifts[own], counts[own], leading[own], i0, rows, T, dq, dq_step)
+
+
+@njit
+def plus4_within(total, w, n, i, T, b):
+    """`plus4` of weights that are 0 where the query does not exist."""
+    return (fma(total[0], weight(w, n, i, T), b[0]), fma(total[1], weight(w, n, i + 1, T), b[1]),
+            fma(total[2], weight(w, n, i + 2, T), b[2]), fma(total[3], weight(w, n, i + 3, T), b[3]))
+
+
+@njit
+def weight(w, n, i, T):
+    return w[n, i] if 0 <= i < T else w.dtype.type(0)
+
+
+@njit
+def from_all(row, total, w, n, x, x_step, T):
+    """`total + sum over i of w[n, i] x[i]`."""
+    for i in range(T):
+        total = fma(total, w[n, i], load(row, x + i * x_step))
+    return total
+
+
+@njit
+def plus_leading(row, total, w, n, leading, x, x_step, T):
+    """What all queries give to up to four leading keys, whose weights are rows n, n + 1, ... of w."""
+    a, b, c, d = total
+    a = from_all(row, a, w, n, x, x_step, T)
+    if leading > 1:
+        b = from_all(row, b, w, n + 1, x, x_step, T)
+    if leading > 2:
+        c = from_all(row, c, w, n + 2, x, x_step, T)
+    if leading > 3:
+        d = from_all(row, d, w, n + 3, x, x_step, T)
+    return a, b, c, d
+
+
+@njit(nogil=True, cache=True)
+def pull(row, pieces, places, sizes, shifts, counts, leading, weights, begin, end):
+    """Tasks `begin` to `end` of `out[j] = sum over heads and n of weights[n, j + shifts[n]] x[j + shifts[n]]`.
+
+    places: x `[B, H, T, D]`, out `[B, G, T, D]`. weights `[B * H, N + leading, Tp]`: those of leading keys follow the shifts'.
+    """
+    B, H, G, T = sizes
+    N, blocks = shifts.shape[1], (T + BLOCK - 1) // BLOCK
+    for task in range(begin, end):
+        b, g, j0 = task // blocks // G, task // blocks % G, task % blocks * BLOCK
+        out, out_step = head_of(places, 1, b, g)
+        ahead, end_ahead = min(j0 + BLOCK, T), min(j0 + 2 * BLOCK, T)
+        prefetch_rows(out, out_step, ahead, end_ahead, pieces * row.nbytes)
+        for h in range(g * (H // G), (g + 1) * (H // G)):
+            x, x_step = head_of(places, 0, b, h)
+            prefetch_rows(x, x_step, ahead, end_ahead, pieces * row.nbytes)
+        for j in range(j0, min(j0 + BLOCK, T), 4):
+            for piece in range(pieces):
+                at = piece * row.nbytes
+                total = (zero(row), zero(row), zero(row), zero(row))
+                for h in range(g * (H // G), (g + 1) * (H // G)):
+                    own, w = h if len(shifts) > 1 else 0, weights[b * H + h]
+                    x, x_step = head_of(places, 0, b, h)
+                    for n in range(counts[own]):
+                        i = j + shifts[own, n]
+                        if i >= 0 and i + 3 < T:
+                            total = plus4(total, w, n, i, four(row, x + at, x_step, i))
+                        elif -4 < i < T:
+                            total = plus4_within(total, w, n, i, T, four_within(row, x + at, x_step, i, T))
+                    if j < leading[own]:
+                        total = plus_leading(row, total, w, N + j, leading[own] - j, x + at, x_step, T)
+                store_within(row, out + at, out_step, j, T, total)

@@ -1,0 +1,220 @@
+"""Rows of a head as vectors in registers: the few operations that the kernels are written with.
+
+Numba has loops and scalars only, and leaves to LLVM's guess what becomes a vector. Here a piece of a row is one LLVM vector
+value: it stays in registers across a loop over keys, and four dot products share one tree of additions. LLVM splits a
+vector into what the processor has (64 numbers of float32 are four AVX-512, eight AVX2 or sixteen NEON registers).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from llvmlite import ir
+from numba import njit
+from numba.core import cgutils, types
+from numba.extending import NativeValue, intrinsic, models, overload_attribute, register_model, typeof_impl, unbox
+
+WIDTHS = (64, 48, 32, 16)           # numbers of a piece
+BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
+# Numba's cache on disk looks at the file of a kernel, not at what it calls. With this in the type of an argument, a kernel that
+# was compiled with another version of any file of this folder is not found there.
+STAMP = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()[:12]
+
+I8, I16, I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+LINE = 64                           # bytes of a cache line, or a divisor of it
+
+
+class Row:
+    """How a piece of a row lies in memory: `width` numbers of a dtype of `BYTES`. The first argument of every kernel."""
+
+    def __init__(self, width: int, dtype: str) -> None:
+        self.type = RowType(width, dtype, STAMP)
+
+
+class RowType(types.Type):
+    def __init__(self, width: int, dtype: str, stamp: str) -> None:
+        super().__init__(f"Row({width}, {dtype}, {stamp})")
+        self.width, self.dtype = width, dtype
+        # what is computed in: float32, or float64 for float64
+        self.vector = Vector(types.float64 if dtype == "float64" else types.float32, width)
+
+
+class Vector(types.Type):
+    """`width` numbers of the type `scalar`, one value."""
+
+    def __init__(self, scalar: types.Float, width: int) -> None:
+        super().__init__(f"Vector({scalar}, {width})")
+        self.scalar, self.width = scalar, width
+
+    @property
+    def llvm(self) -> ir.VectorType:
+        return ir.VectorType(ir.DoubleType() if self.scalar == types.float64 else ir.FloatType(), self.width)
+
+
+register_model(RowType)(models.OpaqueModel)
+
+
+@register_model(Vector)
+class VectorModel(models.PrimitiveModel):
+    def __init__(self, manager, vector):
+        super().__init__(manager, vector, vector.llvm)
+
+
+@typeof_impl.register(Row)
+def _(row, context):
+    return row.type
+
+
+@unbox(RowType)
+def _(row, value, context):
+    return NativeValue(context.context.get_dummy_value())
+
+
+@overload_attribute(RowType, "nbytes", inline="always")
+def _(row):
+    nbytes = row.width * BYTES[row.dtype]
+    return lambda row: nbytes
+
+
+@intrinsic
+def zero(typingctx, row):
+    """A piece of zeros."""
+    def codegen(context, builder, signature, arguments):
+        return ir.Constant(row.vector.llvm, None)
+    return row.vector(row), codegen
+
+
+@intrinsic
+def load(typingctx, row, address):
+    """The piece of a row at an address, in the arithmetic's type."""
+    def codegen(context, builder, signature, arguments):
+        vector = row.vector.llvm
+        if row.dtype != "bfloat16":
+            return builder.load(builder.inttoptr(arguments[1], vector.as_pointer()), align=BYTES[row.dtype])
+        halves, wholes = ir.VectorType(I16, row.width), ir.VectorType(I32, row.width)
+        half = builder.load(builder.inttoptr(arguments[1], halves.as_pointer()), align=2)
+        return builder.bitcast(builder.shl(builder.zext(half, wholes), wholes([16] * row.width)), vector)
+    return row.vector(row, types.int64), codegen
+
+
+@intrinsic
+def store(typingctx, row, address, vector):
+    """Put a piece of a row to an address, rounded to nearest even where its dtype is narrower."""
+    def codegen(context, builder, signature, arguments):
+        _, address, value = arguments
+        value = value if row.dtype != "bfloat16" else to_bfloat16(builder, value)
+        pointer = builder.inttoptr(address, value.type.as_pointer())
+        builder.store(value, pointer, align=BYTES[row.dtype])
+        return context.get_dummy_value()
+    return types.none(row, types.int64, vector), codegen
+
+
+def to_bfloat16(builder, value):
+    width = value.type.count
+    wholes = ir.VectorType(I32, width)
+
+    def every(number):
+        return wholes([number] * width)
+
+    bits = builder.bitcast(value, wholes)
+    odd = builder.and_(builder.lshr(bits, every(16)), every(1))
+    rounded = builder.add(builder.add(bits, every(0x7FFF)), odd)
+    quiet = builder.or_(bits, every(0x400000))                  # rounding could carry a not-a-number over to zero
+    bits = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
+    return builder.trunc(builder.lshr(bits, every(16)), ir.VectorType(I16, width))
+
+
+def taken(builder, a, b, lanes):
+    """Lanes of two vectors laid side by side."""
+    lanes = list(lanes)
+    return builder.shuffle_vector(a, b, ir.VectorType(I32, len(lanes))(lanes))
+
+
+def plus_product(builder, total, a, b):
+    """`total + a * b`, rounded once where the processor can."""
+    product = builder.fmul(a, b, flags=("contract",))
+    return product if total is None else builder.fadd(total, product, flags=("contract",))
+
+
+@intrinsic
+def fma(typingctx, total, factor, vector):
+    """`total + factor * vector`; factor is a number."""
+    def codegen(context, builder, signature, arguments):
+        total, factor, vector = arguments
+        alone = builder.insert_element(ir.Constant(vector.type, ir.Undefined), factor, I32(0))
+        return plus_product(builder, total, taken(builder, alone, alone, [0] * vector.type.count), vector)
+    return vector(vector, vector.scalar, vector), codegen
+
+
+@intrinsic
+def dot4(typingctx, a, b):
+    """Four dot products `a[n] . b[n]` of tuples of four pieces, as a vector of 4."""
+    def codegen(context, builder, signature, arguments):
+        sums = []
+        for n in range(4):
+            x, y = (builder.extract_value(argument, n) for argument in arguments)
+            total = None
+            for start in range(0, x.type.count, 16):
+                part = range(start, start + 16)
+                total = plus_product(builder, total, taken(builder, x, x, part), taken(builder, y, y, part))
+            sums.append(total)
+        return added_up(builder, *sums)
+    return Vector(a.dtype.scalar, 4)(a, b), codegen
+
+
+def added_up(builder, a, b, c, d):
+    """`(sum a, sum b, sum c, sum d)` of four vectors of 16: they meet in groups of four lanes, which are added at the end."""
+    def fours(x, y, step):
+        low = [lane for i in range(0, 16, 4) for lane in (i, i + step, 16 + i, 16 + i + step)]
+        return builder.fadd(taken(builder, x, y, low), taken(builder, x, y, [lane + 3 - step for lane in low]))
+    total = fours(fours(a, b, 1), fours(c, d, 1), 2)
+    for lanes in (8, 4):
+        halves = (taken(builder, total, total, range(start, start + lanes)) for start in (0, lanes))
+        total = builder.fadd(*halves)
+    return total
+
+
+@intrinsic
+def put4(typingctx, array, n, r, four, add):
+    """`array[n, r:r + 4] = four`, or `+= four` where `add` is true; without a check of bounds."""
+    def codegen(context, builder, signature, arguments):
+        array_type, (array, n, r, four, add) = signature.args[0], arguments
+        array = context.make_array(array_type)(context, builder, array)
+        item = cgutils.get_item_pointer(context, builder, array_type, array, (n, r), wraparound=False)
+        pointer = builder.bitcast(item, four.type.as_pointer())
+        align = array_type.dtype.bitwidth // 8
+        with builder.if_else(add) as (then, otherwise):
+            with then:
+                builder.store(builder.fadd(builder.load(pointer, align=align), four), pointer, align=align)
+            with otherwise:
+                builder.store(four, pointer, align=align)
+        return context.get_dummy_value()
+    return types.none(array, types.intp, types.intp, four, types.boolean), codegen
+
+
+@intrinsic
+def prefetch(typingctx, address):
+    """Ask for the cache line at an address to be brought to the second-level cache."""
+    def codegen(context, builder, signature, arguments):
+        pointer = I8.as_pointer()
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer],
+                                                    ir.FunctionType(ir.VoidType(), [pointer, I32, I32, I32]))
+        builder.call(function, [builder.inttoptr(arguments[0], pointer), I32(0), I32(2), I32(1)])     # read, L2, data
+        return context.get_dummy_value()
+    return types.none(types.int64), codegen
+
+
+@njit
+def prefetch_rows(address, step, first, last, nbytes):
+    """Prefetch `nbytes` of rows `first` to `last - 1`."""
+    for r in range(first, last):
+        for at in range(0, nbytes, LINE):
+            prefetch(address + r * step + at)
+
+
+@njit
+def head_of(places, tensor, b, h):
+    """Address of the first row of a head of a tensor, and bytes from row to row. places int64 `[n, 4]`: address, and strides in
+    bytes of batch element, head and token, of each tensor."""
+    return places[tensor, 0] + b * places[tensor, 1] + h * places[tensor, 2], places[tensor, 3]
