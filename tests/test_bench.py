@@ -1,0 +1,272 @@
+"""The benchmark: its clock, its counts, its memory and its rows, each against something known. It times nothing of note."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from lib import profiles, worker
+from lib.bench import cases, counting, goals, measure, memory, rows, tables
+from lib.bench.cases import Setting, Tensors
+from lib.bench.measure import Bench, Scope
+from lib.bench.quiet import quiet
+from lib.bench.rows import Row
+from lib.bench.steps import StepSetting
+from lib.bench.timing import LEAST_ROUNDS, Spread, interleaved, ratio
+from lib.errors import SuiteError
+
+SMALL = Setting(batch=2, heads=4, kv_heads=2, head_dim=8, window=3, rungs=6)
+
+
+class Machine:
+    """A clock that only calls move; `slow` multiplies what a call takes, by how many calls were made before."""
+
+    def __init__(self, slow=lambda made: 1.0):
+        self.now, self.slow, self.made = 0.0, slow, []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def call(self, name: str, seconds: float, first: float = 0.0):
+        def made():
+            self.now += self.slow(len(self.made)) * (seconds + (first if name not in self.made else 0.0))
+            self.made.append(name)
+        return made
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path, monkeypatch):
+    """Outputs of its own, and one thread: tests share the cores."""
+    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# Time
+
+def test_when_two_calls_are_timed_then_their_ratio_is_that_of_their_times_and_the_first_call_is_left_out():
+    clock = Machine()
+    found = interleaved({"a": clock.call("a", 0.3, first=100), "b": clock.call("b", 0.9)}, rounds=5, seconds=1e9, clock=clock)
+    assert found["a"] == pytest.approx([0.3] * 5) and found["b"] == pytest.approx([0.9] * 5)
+    assert ratio(found["b"], found["a"]) == Spread(*[pytest.approx(3)] * 3, 5)
+
+
+def test_when_the_machine_is_slow_in_some_rounds_then_times_differ_and_ratios_do_not():
+    clock = Machine(slow=lambda made: 8.0 if made // 2 % 3 == 0 else 1.0)                 # two calls a round
+    found = interleaved({"a": clock.call("a", 0.5), "b": clock.call("b", 2.0)}, rounds=12, seconds=1e9, clock=clock)
+    assert max(found["a"]) == pytest.approx(8 * min(found["a"]))
+    assert [b / a for a, b in zip(found["a"], found["b"], strict=True)] == pytest.approx([4.0] * 12)
+
+
+def test_when_rounds_are_made_then_each_begins_with_another_call():
+    clock = Machine()
+    interleaved({name: clock.call(name, 1.0) for name in "abc"}, rounds=3, seconds=1e9, clock=clock)
+    assert "".join(clock.made[3:]) == "abcbcacab"
+
+
+def test_when_the_time_is_up_then_no_round_begins_but_the_least_are_made():
+    clock = Machine()
+    found = interleaved({"a": clock.call("a", 1.0)}, rounds=100, seconds=7.5, clock=clock)
+    assert len(found["a"]) == 8
+    assert len(interleaved({"a": clock.call("a", 1.0)}, rounds=100, seconds=0, clock=clock)["a"]) == LEAST_ROUNDS
+
+
+def test_when_a_call_is_short_then_it_is_repeated_and_its_mean_is_told():
+    clock = Machine()
+    found = interleaved({"a": clock.call("a", 1e-4)}, rounds=3, seconds=1e9, clock=clock)
+    assert found["a"] == pytest.approx([1e-4] * 3) and len(clock.made) == 2 + 3 * 20
+
+
+def test_when_a_spread_is_taken_then_it_is_numpys_quartiles():
+    values = [5.0, 1.0, 4.0, 2.0, 8.0, 7.0]
+    assert dataclasses.astuple(Spread.of(values)) == (*np.quantile(values, [0.5, 0.25, 0.75]), 6)
+    assert Spread.of([2.0]) == Spread(2.0, 2.0, 2.0, 1)
+
+
+# Counts
+
+@pytest.mark.parametrize("pass_", counting.PASSES)
+def test_when_operations_are_counted_then_they_are_torchs_own_count_of_the_gather(pass_):
+    T = 24
+    call = cases.call_of("gather", SMALL, T, pass_)
+    with FlopCounterMode(display=False) as counter:
+        call()
+    assert counting.flops(T * SMALL.keys(T), SMALL.batch * SMALL.heads, SMALL.head_dim, pass_) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("pass_", counting.PASSES)
+def test_when_traffic_is_counted_then_it_is_the_tensors_of_the_call(pass_):
+    x = Tensors.random(SMALL, 40, grad=True)
+    out = cases.attention("dense", SMALL, 40, grad=True).attend(x)
+    moved = [x.q, x.k, x.v, out]
+    if pass_ != "forward":
+        moved += [x.q, x.k, x.v, x.d_out, *torch.autograd.grad(out, (x.q, x.k, x.v), x.d_out)]
+    assert counting.traffic(*SMALL.bytes(40), pass_) == sum(tensor.nbytes for tensor in moved)
+
+
+@pytest.mark.parametrize("T, size", [(64, 16), (70, 16), (10, 16), (129, 32)])
+def test_when_blocks_are_counted_then_they_are_those_of_the_mask(T, size):
+    mask = SMALL.fixed.mask(0, T)[0]
+    n = -(-T // size)
+    padded = np.zeros((n * size, n * size), bool)
+    padded[:T, :T] = mask
+    touched = padded.reshape(n, size, n, size).any(axis=(1, 3)).sum()
+    share, useful = counting.blocks(SMALL.fixed.plan(0, T).distances, T, size)
+    assert share == touched / (n * (n + 1) / 2) and useful == mask.sum() / (touched * size**2)
+
+
+# What is measured
+
+@pytest.mark.parametrize("T", [5, 33, 70])
+def test_when_keys_are_gathered_then_values_and_gradients_are_the_references(T):
+    x = Tensors.random(SMALL, T, grad=True)
+    results = []
+    for name in ("gather", "reference"):
+        out = cases.attention(name, SMALL, T, grad=True).attend(x)
+        results.append([out, *torch.autograd.grad(out, (x.q, x.k, x.v), x.d_out)])
+    for own, reference in zip(*results, strict=True):
+        assert torch.allclose(own, reference, rtol=0, atol=32 * torch.finfo(torch.float32).eps * float(reference.detach().abs().max()))
+
+
+def test_when_a_call_is_prepared_then_it_gives_the_output_or_every_gradient():
+    out = cases.call_of("torch", SMALL, 20, "forward")()
+    assert out.shape == (2, 4, 20, 8) and not out.requires_grad
+    found = cases.call_of("torch" + cases.LEARNED, SMALL, 20, "forward+backward")()
+    assert [tuple(x.shape) for x in found] == [(2, 4, 20, 8), (2, 2, 20, 8), (2, 2, 20, 8), ()]
+
+
+def test_when_a_call_would_need_too_much_memory_or_time_then_it_is_left_out_and_the_reason_is_kept():
+    bench = Bench(Setting(), Scope((256,)), print)
+    assert bench.left_out("dense", 2**17, "forward") == "" and bench.left_out("torch", 2**17, "forward+backward") == ""
+    assert "GiB" in bench.left_out("masked", 2**14, "forward") and "GiB" in bench.left_out("reference", 2**13, "forward")
+    assert bench.left_out("gather", 4096, "forward+backward") == "" and bench.left_out("masked", 8192, "forward") == ""
+    bench.seconds["dense", "forward"] = (1024, 1.0)
+    assert bench.left_out("dense", 2048, "forward") == "" and "16 seconds" in bench.left_out("dense", 4096, "forward")
+    bench.seconds["torch", "forward"] = (1024, 1.0)
+    assert bench.left_out("torch", 4096, "forward") == ""                          # its time grows with the length alone
+    assert "backward" in bench.left_out("flex", 256, "forward+backward")
+
+
+def test_when_memory_is_measured_then_the_gather_takes_what_its_keys_and_values_take():
+    setting, T = Setting(), 1000
+    asked = [("dense", T, "forward"), ("gather", T, "forward"), ("gather", T, "forward+backward")]
+    dense, gathered, both = memory.extra_memory(setting, asked)
+    q = setting.bytes(T)[0] / 2**20
+    expected = 2 * setting.keys(T) * q
+    assert q <= dense <= 2 * q and expected <= gathered <= 1.2 * expected
+    assert both > 1.3 * gathered
+
+
+def test_when_the_process_that_measures_memory_fails_then_it_is_said(monkeypatch):
+    monkeypatch.setattr(memory.sys, "executable", shutil.which("false"))
+    with pytest.raises(SuiteError, match="status 1"):
+        memory.extra_memory(Setting(), [])
+
+
+def test_when_everything_is_measured_then_every_measure_has_rows_with_all_that_a_reader_needs(monkeypatch):
+    monkeypatch.setattr(counting, "SQUARE", {"cpu": 64})
+    monkeypatch.setattr(counting, "COPIED", {"cpu": 2**16})
+    monkeypatch.setattr(measure.memory, "extra_memory", lambda setting, asked: [3.0 * n + 1 for n in range(len(asked))])
+    step = StepSetting.of(profiles.load("smoke"), 32, 4)
+    scope = Scope((16, 64), rounds=3, seconds=0, memory_lengths=(64,), plan_length=32, pattern_length=40, step=step)
+    heard = []
+    found = measure.measure(dataclasses.replace(SMALL, batch=1), scope, heard.append)
+    assert {row.measure for row in found if row.ratio is not None} == set(rows.MEASURES) and len(heard) > 8
+    for row in found:
+        assert row.note or (row.ratio >= 0 and row.spread[0] <= row.ratio <= row.spread[1] and row.rounds in (1, 3)), row
+        assert row.pass_ in (*counting.PASSES, "step") and row.keys and row.machine and row.code and row.threads
+    time = tables.one(found, "time", backend="torch", against="dense", length=64, pass_="forward")
+    assert time.ms > 0 and time.against_ms > 0
+    assert {row.pattern for row in rows.select(found, "pattern")} >= {"scaled_base", "learned", "adaptive_span", "power_law"}
+    assert "scaled_base" in tables.text(found)
+    assert rows.write(found).name == "bench.json" and rows.read() == found
+
+
+def test_when_a_pattern_has_no_defaults_then_the_others_are_measured():
+    assert len(cases.every_pattern(SMALL)) == 20 and "dense" not in cases.every_pattern(SMALL)
+
+
+# Rows
+
+def made_up(measure: str, ratio: float | None, length: int = 1024, **more) -> Row:
+    values = {"backend": "cpu", "against": "dense", "pass_": "forward+backward", "spread": (0.9 * ratio, 1.1 * ratio), "rounds": 9,
+              "ms": 2.0, "against_ms": 2.0 * ratio} if ratio is not None else {"backend": "cpu", "against": "dense", "pass_": "forward"}
+    return Row(measure, length=length, ratio=ratio, **values | more)
+
+
+def test_when_rows_are_written_then_the_file_is_a_list_with_the_fields_that_the_readme_explains():
+    path = rows.write([made_up("time", 3.0), made_up("time", None, note="not available: numba")])
+    plain = json.loads(path.read_text())
+    assert isinstance(plain, list) and {"measure", "backend", "against", "pass", "length", "ratio", "spread"} <= set(plain[0])
+    assert set(plain[0]) == set(rows.FIELDS)
+    readme = (path.parent / "README.md").read_text()
+    assert all(f"`{name}`" in readme for name in (*rows.FIELDS, *rows.MEASURES))
+    path.write_text(path.read_text().replace('"ratio"', '"rate"'))
+    with pytest.raises(SuiteError, match="make bench"):
+        rows.read()
+    assert rows.read("never") == []
+
+
+def test_when_less_is_better_then_the_goal_knows():
+    ceiling = next(goal for goal in goals.GOALS if goal.measure == "memory_over_q")
+    floor = next(goal for goal in goals.GOALS if goal.measure == "time" and goal.length == 1024)
+    assert [ceiling.standing(made_up("memory_over_q", value)) for value in (4.4, 5.0, 7.0)] == [
+        "goal reached", "acceptable", "**below the least**"]
+    assert [floor.standing(made_up("time", value)) for value in (30, 13, 11)] == [
+        "goal reached", "acceptable", "**below the least**"]
+    assert floor.standing(None) == "not measured"
+
+
+def test_when_goals_are_shown_then_each_has_its_row_and_the_compiled_backend_is_taken():
+    found = [made_up("time", 33.0, pass_="forward"), made_up("time", 5.5, backend="torch"), made_up("time", 41.0, 4096),
+             made_up("training_step", 2.0, 512, pass_="step", backend="a"), made_up("training_step", 4.0, 512, pass_="step", backend="b"),
+             made_up("time", 9.0, 16384, pass_="forward", backend="gpu", device="NVIDIA A100")]
+    text = goals.markdown([row for row in found if row.backend != "gpu"])
+    lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()}
+    assert len(lines) == len(goals.GOALS) + 2
+    assert "33 (29.7 to 36.3) | goal reached" in lines["the fastest backend against dense causal SDPA, forward, T = 1024"]
+    assert "5.5 (4.95 to 6.05) | goal reached" in lines["torch alone against dense causal SDPA, forward+backward, T = 1024"]
+    assert "41 (36.9 to 45.1) | acceptable" in lines["the fastest backend against dense causal SDPA, forward+backward, T = 4096"]
+    assert "4 (3.6 to 4.4), b | acceptable" in lines["training step against eager dense fp32, T = 512"]
+    assert all(goal.found(found) is None for goal in goals.GOALS if goal.device == "H200")
+
+
+# A quiet machine
+
+def test_when_times_are_measured_then_no_worker_gets_a_slot_until_they_are():
+    events = []
+
+    def train():
+        with worker.slot(2, lambda: time.sleep(0.01)):
+            events.append("trains")
+    with quiet():
+        thread = threading.Thread(target=train)
+        thread.start()
+        time.sleep(0.5)
+        events.append("measured")
+    thread.join()
+    assert events == ["measured", "trains"]
+
+
+def test_when_a_run_is_in_hand_then_it_is_waited_for():
+    said, events = [], []
+    with worker.slot(1, lambda: None):
+        def wait():
+            with quiet(said.append):
+                events.append("measures")
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.3)
+        events.append("trained")
+    thread.join()
+    assert events == ["trained", "measures"] and "trains now" in said[0]
