@@ -72,7 +72,8 @@ class Pipeline:
             return None
 
     def train(self, plans: Sequence[Planned]) -> None:
-        """All runs of all plans in their order; a notebook is handed on when all that it needs is there.
+        """All runs of all plans in their order; a notebook is handed on when all that it needs is there, one that is
+        executed alone when nothing trains any more.
 
         What fails holds up only the notebooks that asked for it: another evaluation of a run that they share does not count.
         """
@@ -83,17 +84,19 @@ class Pipeline:
             for each in waiting:
                 if each.concerned(run):
                     each.hear(run, failure)
-                    if each.over:
+                    if each.over and not each.plan.alone:
                         self.hand_on(each)
 
         for each in waiting:
-            if each.over:
+            if each.over and not each.plan.alone:
                 self.hand_on(each)
         jobs = [job for plan in plans for job in plan.jobs]
         with suppress(EngineError):                    # each notebook that lacks a run says which, and why
             ensure(jobs, self.profile.name, self.corpus, self.profile.workers, on_news, shown=self.shown)
         for each in waiting:
             assert each.over, f"{each.plan.notebook} waits for runs that nobody makes: {', '.join(each.jobs)}"
+            if each.plan.alone:
+                self.hand_on(each)
 
     def hand_on(self, waiting: Waiting) -> None:
         failures = list(waiting.failures.values())

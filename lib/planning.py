@@ -24,6 +24,7 @@ class Planned:
     notebook: str
     parameters: Parameters
     jobs: tuple[Job, ...]
+    alone: bool = False                  # executed when nothing trains any more
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ def planned(profile: Profile, notebook: str) -> Planned:
     one_of(notebook, notebooks(), "notebook")
     parameters = profile.parameters(notebook)
     execute.checked(paths.NOTEBOOKS / f"{notebook}.ipynb", asdict(parameters))
-    jobs = experiment(notebook).plan(parameters, profile)
-    return Planned(notebook, parameters, tuple(sorted(jobs, key=work, reverse=True)))
+    own = experiment(notebook)
+    jobs = own.plan(parameters, profile)
+    return Planned(notebook, parameters, tuple(sorted(jobs, key=work, reverse=True)), own.alone)
 
 
 def work(job: Job) -> float:

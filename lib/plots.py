@@ -52,7 +52,10 @@ LOOKS = {
     "Fibonacci, descending ramp": Look(BLUE, "v", "--"), "Fibonacci, permuted ramp": Look(NAVY, "P", ":"),
     "Fibonacci, learned": Look(GREEN, "P"), "Fibonacci, learned from the ramp": Look(TEAL, "X", "--"),
     "Powers of two": Look(AMBER, "s", "--"), "Matched powers of two": Look(AMBER, "D", ":"),
-    "Power law": Look(VERMILION), "Christoffel": Look(PURPLE), "": Look(BROWN),
+    "Power law": Look(VERMILION), "Christoffel": Look(PURPLE),
+    "SDPA with a mask": Look(GREY, "D", "--"), "Materialised gather": Look(VERMILION, "v", ":"),
+    "FlexAttention": Look(PURPLE, "P", "-."), "Reference": Look(LIGHT, "X", ":"),
+    "Suite: torch": Look(SKY, "o", "--"), "Suite: compiled": Look(BLUE), "": Look(BROWN),
 }
 SHADES = {"Power law": ("#f4a582", VERMILION, "#8a3d00", "#e8762c", "#5c2900", "#f9c6ae"),
           "Christoffel": (PURPLE, "#7a3f60", "#e3aecb", "#54243f")}

@@ -1,7 +1,7 @@
 """What is fresh: a notebook's stamp is the hash of all that determines its execution, kept beside the result.
 
 The stamp covers the notebook's source without outputs, its parameters, the profile, all of `lib` (but not the report,
-which has a stamp of its own) and the text. This module imports nothing heavy, since most of the time there is nothing to do.
+which has a stamp of its own), the text and, of one notebook, the last benchmark. This module imports nothing heavy, since most of the time there is nothing to do.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lib.errors import SuiteError
 from lib.files import write_atomically
 
 REPORT = paths.ROOT / "lib" / "report"
+BENCHED = "07_efficiency"               # the notebook that shows what `make bench` measured, if it did
 
 
 def digest(path: Path) -> str:
@@ -60,7 +61,8 @@ def stamp(profile: str, notebook: str, corpus: str) -> str:
     """The stamp that the result of `notebook` has if nothing changed; `corpus` is the text's fingerprint."""
     sections = profiles.parse(profiles.path_of(profile))
     own = (sections.pop("notebooks", None) or {}).get(notebook)
-    return fingerprint(source(paths.NOTEBOOKS / f"{notebook}.ipynb"), sections, own, library(), corpus)
+    bench = [digest(paths.outputs() / "bench" / "bench.json")] if notebook == BENCHED else []
+    return fingerprint(source(paths.NOTEBOOKS / f"{notebook}.ipynb"), sections, own, library(), corpus, *bench)
 
 
 # Beside the results

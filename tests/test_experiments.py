@@ -43,9 +43,9 @@ def only(jobs, series: str):
     return found[0]
 
 
-def test_when_experiments_are_listed_then_they_are_the_six_notebooks():
+def test_when_experiments_are_listed_then_they_are_the_seven_notebooks():
     assert names() == ["01_window_sweep", "02_learned_alpha", "03_extrapolation", "04_power_law_sigma", "05_christoffel",
-                       "06_capacity_battery"]
+                       "06_capacity_battery", "07_efficiency"]
     with pytest.raises(SuiteError, match="03_extrapolation"):
         experiment("03_extrapolaton")
 

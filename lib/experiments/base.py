@@ -42,6 +42,7 @@ class Experiment:
     title: ClassVar[str]
     question: ClassVar[str]
     Parameters: ClassVar[type[Parameters]] = Parameters
+    alone: ClassVar[bool] = False           # its notebook measures time: it is executed when nothing trains any more
 
     def plan(self, parameters: Parameters, profile: Profile) -> list[Job]:
         """The runs that the experiment needs, each once, in the order in which they decide its question."""
