@@ -11,7 +11,7 @@ from lib.bench import tables
 from lib.bench.counting import blocks, flops
 from lib.bench.rows import Row, select
 from lib.conclusions import correlation, listing
-from lib.experiments.efficiency import Parameters, current, measured
+from lib.experiments.efficiency import Parameters, measured
 from lib.progress import Notebook as Progress, display
 from lib.profiles import Profile
 from lib.tables import named
@@ -41,7 +41,7 @@ def say_source(rows: Sequence[Row]) -> str:
     """Where the numbers are from, and in which setting."""
     from lib.bench import rows as kept
     first, lengths = next(row for row in rows if row.ratio is not None), sorted({row.length for row in select(rows, "time")})
-    by = "the last `make bench`" if current(kept.read()) else "this notebook"
+    by = "the last `make bench`" if list(rows) == kept.read() else "this notebook"
     return (f"Measured by {by} on {first.machine}, {first.threads} threads, {first.device}, {first.dtype}: batch x heads "
             f"{first.heads.split(',')[0]}, head size {first.head_dim}, {first.pattern}, T = {listing(list(map(str, lengths)))}. "
             "Ratios are medians over rounds in which everything is timed once, in one process. "
