@@ -379,17 +379,21 @@ def test_when_lengths_change_the_keys_then_only_patterns_that_say_so_differ_from
 
 
 @pytest.mark.parametrize("pattern", CAUSAL)
-def test_when_rows_are_gathered_in_parts_then_they_are_the_reference_s_rows(pattern, monkeypatch):
+def test_when_rows_are_gathered_in_parts_then_values_and_gradients_are_the_reference_s(pattern, monkeypatch):
     heads, layer = (pattern.heads if pattern.heads > 1 else 4), pattern.layers - 1
     random = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(2, h, N, 6, generator=random, dtype=torch.float64) for h in (heads, heads // 2, heads // 2))
     learned = {"alpha": {"alpha": torch.tensor(0.77)}, "span": {"span": torch.arange(heads) + 1.3}}.get(pattern.learned, {})
-    expected = sparse_attention(q, k, v, pattern, layer, backend="reference", **learned)
+    wanted = [x.requires_grad_() for x in (q, k, v, *learned.values())]
+    whole = sparse_attention(q, k, v, pattern, layer, backend="reference", **learned)
     for first, Q in ((0, 1), (5, 12), (N - 1, 1)):
         monkeypatch.setattr("lib.integrations.cached.GATHERED", 1 if Q > 1 else 2 ** 22)
         rows = slice(first, first + Q)
         found = attend_rows(q[:, :, rows], k, v, pattern.plan(layer, N), torch.arange(first, first + Q)[None], **learned)
-        assert (found - expected[:, :, rows]).abs().max() < (1e-6 if learned else 1e-12)         # alpha is float32
+        dout = torch.randn(found.shape, generator=random, dtype=torch.float64)
+        gradients = (torch.autograd.grad(out, wanted, dout, retain_graph=True) for out in (found, whole[:, :, rows]))
+        for a, b in zip((found, *next(gradients)), (whole[:, :, rows], *next(gradients)), strict=True):
+            assert (a - b).abs().max() < (1e-5 if learned else 1e-12)           # alpha and span are float32
 
 
 def test_when_a_table_is_cut_and_run_then_its_plan_is_kept_for_the_next_call():

@@ -52,7 +52,7 @@ def attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: Keys, p
     B, H, Q, D = q.shape
     G = k.shape[1]
     rungs = _rungs(keys, alpha) if isinstance(keys, LearnedOffsets) else None
-    index = _key_places(keys, rungs, positions)                                         # (P, H or 1, Q, C), -1: no key
+    index = _key_places(keys, rungs, positions)                                         # (P, H or 1, Q, C)
     start = torch.as_tensor(start, device=q.device).view(-1, 1, 1, 1)
     bias = None if span is None else _span_bias(keys, span.to(arithmetic(q)))           # (H, C)
     step = max(1, GATHERED // (B * max(G, index.shape[1]) * index.shape[3] * D))
@@ -93,7 +93,7 @@ def _distances(keys: Keys, device: torch.device) -> Distances:
 
 
 def _key_places(keys: Keys, rungs: Rungs | None, positions: torch.Tensor) -> torch.Tensor:
-    """Places of the keys of queries at `positions` `[P, Q]`: `[P, H or 1, Q, C]`, -1 where there is none."""
+    """Places of the keys of queries at `positions` `[P, Q]`: `[P, H or 1, Q, C]`, negative where there is none."""
     device = positions.device
     if isinstance(keys, EdgeTable):
         table = CACHE.get(("rows", keys, device), lambda: torch.from_numpy(keys.keys).to(device))
@@ -106,7 +106,7 @@ def _key_places(keys: Keys, rungs: Rungs | None, positions: torch.Tensor) -> tor
     lead = torch.arange(known.most, device=device)
     missed = (query - lead)[..., None].ne(back[:, None, None]).all(-1)                  # no distance reaches it already
     seen = missed & (lead <= query) & (lead < known.leading[:, None, None])
-    return torch.cat([near.clamp(min=-1), lead.where(seen, -1)], -1)
+    return torch.cat([near, lead.where(seen, -1)], -1)
 
 
 def _span_bias(keys: SoftWindow, span: torch.Tensor) -> torch.Tensor:

@@ -111,7 +111,6 @@ class Registered:
         from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
         if mask_function not in (causal_mask_function, bidirectional_mask_function) or kv_offset != 0:
             return _sign(OTHER, device)                             # refused by `attend`, if a layer uses it
-        self.check_direction(mask_function is causal_mask_function, "this model")
         all_columns = isinstance(q_offset, int) and kv_length == q_offset + q_length
         if attention_mask is None:
             if all_columns:
@@ -141,7 +140,7 @@ class Registered:
             return self.whole_sequences(module.layer_idx, query, key, value, places).transpose(1, 2).contiguous(), None
         require(S <= self.length, "length", self.length, f"below the {S} columns of this call; register with a longer one")
         first = S - Q if places is None else places[0, 2]
-        if Q > 1 and int(first) == 0:                               # a whole prompt (a static cache is empty behind it)
+        if Q > 1 and int(first) == 0:               # a prompt; a static cache is empty behind it. Q = 1: read nothing back
             out = self.prompt(module.layer_idx, query, key[:, :, :Q], value[:, :, :Q], places, learned)
         else:
             out = self.continuation(module.layer_idx, query, key, value, first, places, learned)
@@ -219,11 +218,9 @@ class Registered:
             made = getattr(self.pattern, name)
             require(own in (None, made), f"{name} of pattern {self.pattern.name!r}", made, f"the model's {own}")
         causal = kwargs.get("is_causal")
-        self.check_direction(getattr(module, "is_causal", True) if causal is None else causal, kind)
-
-    def check_direction(self, causal: bool, who: str) -> None:
+        causal = getattr(module, "is_causal", True) if causal is None else causal
         if causal != self.pattern.causal:
-            raise self.refusal(f"{who} is {_direction(causal)} and pattern {self.pattern.name!r} is "
+            raise self.refusal(f"{kind} is {_direction(causal)} and pattern {self.pattern.name!r} is "
                                f"{_direction(self.pattern.causal)}; build it with causal={causal}")
 
     def refusal(self, why: str) -> SuiteError:
@@ -241,11 +238,10 @@ def _sign(kind: int, device: torch.device | str) -> torch.Tensor:
 def _extent(attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Of a Boolean `[B, S]`: column of the first token, column after the last, whether all between are tokens; each `[B]`.
 
-    A row that is all padding, as the first part of a long prompt may be, has no token in its last column.
+    Padding alone, which the first part of a long prompt may be, starts and ends at column 0.
     """
-    S = attention_mask.shape[1]
-    columns = torch.arange(S, device=attention_mask.device)
-    count = attention_mask.sum(-1)
-    start = attention_mask.int().argmax(-1).where(count > 0, S - 1)                     # argmax: the first of equal values
-    inside = (columns >= start[:, None]) & (columns < (start + count)[:, None])
-    return start, start + count, (inside == attention_mask).all(-1)
+    columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    start = attention_mask.int().argmax(-1)                                             # the first of equal values
+    end = start + attention_mask.sum(-1)
+    inside = (columns >= start[:, None]) & (columns < end[:, None])
+    return start, end, (inside == attention_mask).all(-1)
