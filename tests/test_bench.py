@@ -22,6 +22,7 @@ from lib.bench.rows import Row
 from lib.bench.steps import StepSetting
 from lib.bench.timing import LEAST_ROUNDS, Spread, interleaved, ratio
 from lib.errors import SuiteError
+from lib.patterns.learned import fractional_rungs
 
 SMALL = Setting(batch=2, heads=4, kv_heads=2, head_dim=8, window=3, rungs=6)
 
@@ -143,6 +144,17 @@ def test_when_a_call_is_prepared_then_it_gives_the_output_or_every_gradient():
     assert out.shape == (2, 4, 20, 8) and not out.requires_grad
     found = cases.call_of("torch" + cases.LEARNED, SMALL, 20, "forward+backward")()
     assert [tuple(x.shape) for x in found] == [(2, 4, 20, 8), (2, 2, 20, 8), (2, 2, 20, 8), ()]
+
+
+def test_when_alpha_is_learned_then_it_moves_from_call_to_call_and_no_rung_comes_or_goes():
+    how = cases.attention("torch" + cases.LEARNED, SMALL, 1024, grad=True)
+    call, alpha = cases.prepared(how, SMALL, 1024, "forward+backward"), how.learned[0]
+    call(), call()
+    assert alpha.item() == pytest.approx(cases.ALPHA + 2 * cases.MOVES, abs=3e-7)
+    base, window = Setting().learned.keys(0, 1024).base, Setting().window
+    first, last = (fractional_rungs(base, window, cases.ALPHA + moved, 1024) for moved in (0, 1e4 * cases.MOVES))
+    assert [f for _, _, f in first] == [f for _, _, f in last] == [f for f in base if f > window]
+    assert all(0 < t < 1 for _, t, _ in first)
 
 
 def test_when_a_call_would_need_too_much_memory_or_time_then_it_is_left_out_and_the_reason_is_kept():

@@ -16,6 +16,7 @@ from lib.patterns import Pattern
 from lib.patterns import base as forms
 
 ALPHA = 1.03                    # of learned distances: the default base has no whole one then, and none that leaves T = 1024
+MOVES = 1e-6                    # what alpha moves by from call to call: ten thousand calls leave the rungs where they are
 SPAN = 8.0                      # of learned spans, tokens
 LEARNED = " learned"            # what the name of a backend ends with when its distances are learned
 OTHERS = ("dense", "masked", "gather", "flex")
@@ -124,10 +125,18 @@ def learned_of(pattern: Pattern, setting: Setting, grad: bool) -> dict[str, torc
 
 
 def by_backend(name: str, pattern: Pattern, setting: Setting, layer: int, grad: bool) -> Attention:
-    """`sparse_attention` as a caller uses it, checks included."""
+    """`sparse_attention` as a caller uses it, checks included.
+
+    With gradients alpha moves a little from call to call, as it does in training, so that what depends on it is built anew.
+    """
     learned = learned_of(pattern, setting, grad)
-    return Attention(lambda x: sparse_attention(x.q, x.k, x.v, pattern, layer, backend=name, **learned),
-                     tuple(learned.values()))
+
+    def attend(x: Tensors) -> torch.Tensor:
+        if grad and "alpha" in learned:
+            with torch.no_grad():
+                learned["alpha"] += MOVES
+        return sparse_attention(x.q, x.k, x.v, pattern, layer, backend=name, **learned)
+    return Attention(attend, tuple(learned.values()))
 
 
 def attention(name: str, setting: Setting, T: int, grad: bool) -> Attention:

@@ -186,7 +186,7 @@ class Bench:
     def plans(self) -> list[Row]:
         """A call whose plan or mask is still to be built, beyond a call that has one, over that call."""
         T, rows = self.scope.plan_length, []
-        for name in (name for name in self.names if name not in ("dense", "gather", "flex", "reference")):
+        for name in (name for name in self.available if name != "reference"):
             call = cases.call_of(name, self.setting, T, BOTH)
             samples = self.interleaved(f"{name}, building its plan, T = {T}", {"cold": lambda c=call: anew(c), "warm": call})
             cold, warm = samples["cold"], samples["warm"]

@@ -16,16 +16,10 @@ from lib.progress import Notebook as Progress, display
 from lib.profiles import Profile
 from lib.tables import named
 
-BOTH, LEARNED = "forward+backward", " learned"
+BOTH = "forward+backward"
 NAMES = {"dense": "Dense SDPA", "masked": "SDPA with a mask", "gather": "Materialised gather", "flex": "FlexAttention, compiled",
          "reference": "Reference, float64", "torch": "Suite: torch", "cpu": "Suite: compiled, CPU",
          "gpu": "Suite: compiled, GPU"}
-
-
-def title(name: str) -> str:
-    """What figures and sentences call an attention, learned distances too."""
-    fixed = name.removesuffix(LEARNED)
-    return NAMES.get(fixed, fixed) + (", learned" if fixed != name else "")
 
 
 def rows_of(parameters: Parameters, profile: Profile) -> list[Row]:
@@ -242,7 +236,7 @@ def say_patterns(rows: Sequence[Row]) -> str:
 def say_plans(rows: Sequence[Row]) -> str:
     """Building a plan or a mask against one call."""
     found = select(rows, "plan")
-    parts = [f"{title(row.backend)}: {row.ratio:.2f} of a call ({row.ms:.2g} ms)" for row in found]
+    parts = [f"{NAMES[row.backend]}: {row.ratio:.2f} of a call ({row.ms:.2g} ms)" for row in found]
     return (f"Building plan or mask, once for a pattern, layer and length, against one call forward and backward at T = "
             f"{found[0].length:,} — {'; '.join(parts)}.")
 
