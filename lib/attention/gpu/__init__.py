@@ -1,0 +1,48 @@
+"""Backend `gpu`: Triton kernels. Importing this needs neither triton nor a GPU; `missing` says which of them is not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from functools import lru_cache
+
+import torch
+
+from lib.attention.call import Call
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+OLDEST = (8, 0)         # compute capability: bfloat16 on tensor cores
+
+
+def interpreted() -> bool:
+    """Whether Triton is asked to run kernels on CPU tensors, slowly, as tests do; it asks when kernels are first imported."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@lru_cache(maxsize=1)
+def _missing() -> str:
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed: pip install triton==3.7.1 on Linux, the version that torch 2.13.0 is made for"
+    if interpreted():
+        return ""
+    if not torch.cuda.is_available():
+        return ("torch sees no GPU: start where there is one, with a CUDA build of torch, or set TRITON_INTERPRET=1 before Python "
+                "starts to run its kernels on the CPU, slowly")
+    if torch.cuda.get_device_capability() < OLDEST:
+        return f"{torch.cuda.get_device_name()} is too old: compute capability {'.'.join(map(str, OLDEST))} or later is needed"
+    return ""
+
+
+class Gpu:
+    """Backend `gpu`: any pattern in float32, bfloat16 or float16, computed in float32; first derivatives only."""
+
+    def missing(self) -> str:
+        return _missing()
+
+    def supports(self, call: Call) -> bool:
+        there = call.q.is_cuda or (interpreted() and call.q.device.type == "cpu")
+        return there and call.out_dtype in DTYPES
+
+    def __call__(self, call: Call) -> torch.Tensor:
+        from lib.attention.gpu.ops import run       # imports triton, and settles whether it interprets
+        return run(call)

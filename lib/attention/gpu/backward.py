@@ -1,0 +1,264 @@
+"""The backward kernels, one for queries and two for keys. Nothing is added atomically: results repeat bit for bit.
+
+The transpose of a shift is a shift: key j collects from the queries `j + d` that read it. For listed keys the first kernel
+leaves weights p and logit gradients ds, `kept` `[B, units, columns, T, R, 2]` in the inputs' dtype, so that keys need sums only;
+bands are computed anew on tensor cores. Keys that a table or a leading column names are collected from transposed lists.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, asking, band_logits, listed, load_rows, product, program, rows_of, rung,
+                                     store_rows)
+
+
+@triton.jit
+def store_pair(at, p, ds, there):
+    """p and ds of each row side by side, in one store."""
+    pair = tl.join(p, ds).to(at.dtype.element_ty)
+    tl.store(at[:, None] + tl.arange(0, 2)[None, :], pair, mask=there[:, None])
+
+
+@triton.jit
+def load_pair(at, there):
+    return (tl.load(at, mask=there, other=0.0).to(tl.float32), tl.load(at + 1, mask=there, other=0.0).to(tl.float32))
+
+
+@triton.jit(do_not_specialize=["T", "blocks", "units", "columns", "n_bands"])
+def queries(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
+            q_step, k_step, v_step, out_step, dout_step, dq_step, alpha, span, slopes, keys, ranges, bands, band_counts,
+            T, blocks, units, columns, n_bands, scale, ramp,
+            GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
+            BN: tl.constexpr, FORM: tl.constexpr, BANDS: tl.constexpr, BY_UNIT: tl.constexpr,
+            ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr):
+    """`dq`, `delta` (out . dout of each row), and `kept`, the weights and logit gradients of listed keys; by program the sums that the rungs'
+    fractions get (`dts`, `[programs, columns]`), and by row those that the span gets (`dspans`, as `delta`)."""
+    block, unit, b = program(blocks, units)
+    i, r = rows_of(block * (BM // RP), BM, RP)
+    head, there = unit * R + r, (r < R) & (i < T)
+    own = unit * BY_UNIT
+    k += b * k_step[0] + (unit * R // GROUP).to(tl.int64) * k_step[1]
+    v += b * v_step[0] + (unit * R // GROUP).to(tl.int64) * v_step[1]
+    wide_head, wide_i = head.to(tl.int64), i.to(tl.int64)
+    rows_q = load_rows(q + b * q_step[0], wide_head * q_step[1] + wide_i * q_step[2], there, D, DP)
+    rows_do = load_rows(dout + b * dout_step[0], wide_head * dout_step[1] + wide_i * dout_step[2], there, D, DP)
+    rows_out = load_rows(out + b * out_step[0], wide_head * out_step[1] + wide_i * out_step[2], there, D, DP)
+    place = ((b * units + unit) * T + i) * R + r
+    level = tl.load(lse + place, mask=there, other=0.0)
+    along = tl.sum(rows_out.to(tl.float32) * rows_do.to(tl.float32), 1)
+    tl.store(delta + place, along, mask=there)
+    slope = i * 0.0
+    if ALIBI:
+        slope = tl.load(slopes + head, mask=there, other=0.0).to(tl.float32)
+    sums = tl.zeros([BM, DP], tl.float32)
+
+    if FORM != NOTHING:
+        wide_q, wide_do = rows_q.to(tl.float32) * (scale * LOG2E), rows_do.to(tl.float32)
+        place = ((b * units + unit) * columns * T + i) * R + r       # of column 0
+        begin, end = tl.load(ranges + (own * blocks + block) * 2), tl.load(ranges + (own * blocks + block) * 2 + 1)
+        if FORM == RUNGS:
+            for c in range(begin, end):
+                lo, t = rung(keys, c, alpha)
+                j = i - lo
+                seen = there & (j >= 0)
+                near, far = j.to(tl.int64), tl.maximum(j - 1, 0).to(tl.int64)
+                k0 = load_rows(k, near * k_step[2], seen, D, DP).to(tl.float32)
+                k1 = load_rows(k, far * k_step[2], seen, D, DP).to(tl.float32) - k0
+                v0 = load_rows(v, near * v_step[2], seen, D, DP).to(tl.float32)
+                v1 = load_rows(v, far * v_step[2], seen, D, DP).to(tl.float32) - v0
+                ds_dt = tl.sum(wide_q * k1, 1)                      # base 2, like s
+                s = tl.sum(wide_q * k0, 1) + t * ds_dt
+                if ALIBI:
+                    s -= slope * LOG2E * (lo.to(tl.float32) + t)
+                p = tl.exp2(tl.where(seen, s, float("-inf")) - level)
+                dp_dt = tl.sum(wide_do * v1, 1)
+                ds = p * (tl.sum(wide_do * v0, 1) + t * dp_dt - along)
+                store_pair(kept + (place + tl.cast(c, tl.int64) * T * R) * 2, p, ds, seen)
+                dt = ds * (ds_dt / LOG2E - slope) + p * dp_dt
+                tl.store(dts + tl.program_id(0).to(tl.int64) * columns + c, tl.sum(tl.where(seen, dt, 0.0), 0))
+                sums += ds[:, None] * (k0 + t * k1)
+        else:
+            for c in range(begin, end):
+                j, seen = listed(keys, own, columns, c, i, there, T, FORM)
+                rows_k = load_rows(k, j.to(tl.int64) * k_step[2], seen, D, DP).to(tl.float32)
+                rows_v = load_rows(v, j.to(tl.int64) * v_step[2], seen, D, DP).to(tl.float32)
+                s = tl.sum(wide_q * rows_k, 1)
+                if ALIBI:
+                    s -= slope * LOG2E * tl.abs(i - j).to(tl.float32)
+                p = tl.exp2(tl.where(seen, s, float("-inf")) - level)
+                ds = p * (tl.sum(wide_do * rows_v, 1) - along)
+                store_pair(kept + (place + tl.cast(c, tl.int64) * T * R) * 2, p, ds, seen)
+                sums += ds[:, None] * rows_k
+
+    if BANDS:
+        spans, dspan = i * 0.0, tl.zeros([BM], tl.float32)
+        if SOFT:
+            spans = tl.load(span + head, mask=there, other=0.0).to(tl.float32)
+        band_sums = tl.zeros([BM, DP], tl.float32)
+        low, high = block * (BM // RP), tl.minimum(block * (BM // RP) + BM // RP, T) - 1
+        for n in range(0, tl.load(band_counts + own)):
+            band = bands + (own * n_bands + n) * 3
+            nearest, farthest = tl.load(band), tl.load(band + 1)
+            last = tl.minimum(high - nearest, T - 1)
+            for j_first in range(tl.maximum(tl.load(band + 2), low - farthest), last + 1, BN):
+                j = j_first + tl.arange(0, BN)
+                rows_k = load_rows(k, j.to(tl.int64) * k_step[2], j <= last, D, DP)
+                rows_v = load_rows(v, j.to(tl.int64) * v_step[2], j <= last, D, DP)
+                s = product(rows_q, tl.trans(rows_k), tl.zeros([BM, BN], tl.float32), EXACT) * (scale * LOG2E)
+                d = i[:, None] - j[None, :]
+                seen = (d >= nearest) & (d <= farthest) & (j <= last)[None, :] & there[:, None]
+                s = band_logits(s, d, seen, slope[:, None] * LOG2E, spans[:, None], ramp, ALIBI, SOFT)
+                dp = product(rows_do, tl.trans(rows_v), tl.zeros([BM, BN], tl.float32), EXACT)
+                ds = tl.exp2(s - level[:, None]) * (dp - along[:, None])
+                if SOFT:                                            # the logarithm of (span + ramp - d) / ramp, where below 1
+                    x = spans[:, None] - d.to(tl.float32)
+                    sloped = (x <= 0) & (x + ramp > 0)
+                    dspan += tl.sum(tl.where(sloped, ds / tl.where(sloped, x + ramp, 1.0), 0.0), 1)
+                band_sums = product(ds, rows_k, band_sums, EXACT)
+        sums = sums + band_sums
+        if SOFT:
+            tl.store(dspans + ((b * units + unit) * T + i) * R + r, dspan, mask=there)
+
+    store_rows(dq + b * dq_step[0], wide_head * dq_step[1] + wide_i * dq_step[2], there, sums * scale, D, DP)
+
+
+@triton.jit(do_not_specialize=["T", "units", "columns", "pieces", "tiles"])
+def pieces_of_keys(q, dout, kept, sums, q_step, dout_step, starts, lengths, entries,
+                   T, units, columns, pieces, tiles,
+                   R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
+                   BY_UNIT: tl.constexpr):
+    """`sums` `[B, units, pieces, 2, D]` float32: of each piece of a key's list, `sum ds * q` and `sum p * dout` over its queries.
+
+    starts, lengths int32 `[units or 1, pieces]`, longest first in every tile; entries int32 `[n, 2]`: column and query.
+    """
+    tile, unit, b = program(tiles, units)
+    piece, r = rows_of(tile * (BM // RP), BM, RP)
+    there = (r < R) & (piece < pieces)
+    own = unit * BY_UNIT
+    head = (unit * R + r).to(tl.int64)
+    start = tl.load(starts + own * pieces + piece, mask=there, other=0)
+    length = tl.load(lengths + own * pieces + piece, mask=there, other=0)
+    q += b * q_step[0]
+    dout += b * dout_step[0]
+    first = (b * units + unit) * columns * T * R
+    dk, dv = tl.zeros([BM, DP], tl.float32), tl.zeros([BM, DP], tl.float32)
+    for n in range(0, tl.max(length, 0)):
+        seen = n < length
+        c = tl.load(entries + (start + n).to(tl.int64) * 2, mask=seen, other=0).to(tl.int64)
+        i = tl.load(entries + (start + n).to(tl.int64) * 2 + 1, mask=seen, other=0).to(tl.int64)
+        at = first + (c * T + i) * R + r
+        p, ds = load_pair(kept + at * 2, seen)
+        dk += ds[:, None] * load_rows(q, head * q_step[1] + i * q_step[2], seen, D, DP).to(tl.float32)
+        dv += p[:, None] * load_rows(dout, head * dout_step[1] + i * dout_step[2], seen, D, DP).to(tl.float32)
+    dk = tl.sum(tl.reshape(dk, [BM // RP, RP, DP]), 1)
+    dv = tl.sum(tl.reshape(dv, [BM // RP, RP, DP]), 1)
+    piece = tile * (BM // RP) + tl.arange(0, BM // RP)
+    offset = ((b * units + unit) * pieces + piece) * 2 * D
+    store_rows(sums, offset, piece < pieces, dk, D, DP)
+    store_rows(sums, offset + D, piece < pieces, dv, D, DP)
+
+
+@triton.jit(do_not_specialize=["T", "blocks", "units", "columns", "n_bands", "pieces"])
+def keys(q, k, v, dout, lse, delta, dk, dv, kept, sums,
+         q_step, k_step, v_step, dout_step, dk_step, dv_step, alpha, span, slopes, keys, ranges, bands, band_counts,
+         firsts, places, T, blocks, units, columns, n_bands, pieces, scale, ramp,
+         GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
+         FORM: tl.constexpr, BANDS: tl.constexpr, PIECES: tl.constexpr, BY_UNIT: tl.constexpr,
+         ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr):
+    """`dk` and `dv` of a block of keys, from all units of the key/value head (`units` in all, GROUP // R a head)."""
+    BK: tl.constexpr = BM // RP
+    block, kv_head, b = program(blocks, units * R // GROUP)
+    j_tile = block * BK + tl.arange(0, BK)
+    q += b * q_step[0]
+    dout += b * dout_step[0]
+    sum_k, sum_v = tl.zeros([BK, DP], tl.float32), tl.zeros([BK, DP], tl.float32)
+
+    if FORM != NOTHING:
+        j, r = rows_of(block * BK, BM, RP)
+        there = (r < R) & (j < T)
+        rows_dk, rows_dv = tl.zeros([BM, DP], tl.float32), tl.zeros([BM, DP], tl.float32)
+        for sub in range(0, GROUP // R):
+            unit = kv_head * (GROUP // R) + sub
+            own, head = unit * BY_UNIT, (unit * R + r).to(tl.int64)
+            first = (b * units + unit) * columns * T * R + r
+            begin, end = tl.load(ranges + (own * blocks + block) * 2), tl.load(ranges + (own * blocks + block) * 2 + 1)
+            for c in range(begin, end, 1 if FORM == RUNGS else 2):
+                if FORM == RUNGS:                                   # as the nearer key, then as the further one
+                    lo, t = rung(keys, c, alpha)
+                    i0, i1 = j + lo, j + lo + 1
+                    seen0, seen1 = there & (i0 < T), there & (i1 < T)
+                    share0, share1 = tl.where(j == 0, 1.0, 1 - t), j * 0.0 + t      # query lo has key 0 at both ends
+                    at0 = first + (tl.cast(c, tl.int64) * T + i0) * R
+                    at1 = at0 + R
+                else:                                               # two columns
+                    i0, seen0 = asking(keys, own, columns, c, j, there, T)
+                    i1, seen1 = asking(keys, own, columns, c + 1, j, there, T)
+                    share0, share1 = 1.0, 1.0
+                    at0 = first + (tl.cast(c, tl.int64) * T + i0) * R
+                    at1 = first + (tl.cast(c + 1, tl.int64) * T + i1) * R
+                q0 = load_rows(q, head * q_step[1] + i0.to(tl.int64) * q_step[2], seen0, D, DP)
+                do0 = load_rows(dout, head * dout_step[1] + i0.to(tl.int64) * dout_step[2], seen0, D, DP)
+                q1 = load_rows(q, head * q_step[1] + i1.to(tl.int64) * q_step[2], seen1, D, DP)
+                do1 = load_rows(dout, head * dout_step[1] + i1.to(tl.int64) * dout_step[2], seen1, D, DP)
+                p0, ds0 = load_pair(kept + at0 * 2, seen0)
+                p1, ds1 = load_pair(kept + at1 * 2, seen1)
+                rows_dk += (share0 * ds0)[:, None] * q0.to(tl.float32) + (share1 * ds1)[:, None] * q1.to(tl.float32)
+                rows_dv += (share0 * p0)[:, None] * do0.to(tl.float32) + (share1 * p1)[:, None] * do1.to(tl.float32)
+        sum_k += tl.sum(tl.reshape(rows_dk, [BK, RP, DP]), 1)
+        sum_v += tl.sum(tl.reshape(rows_dv, [BK, RP, DP]), 1)
+
+    if BANDS:
+        k_offset = kv_head.to(tl.int64) * k_step[1] + j_tile.to(tl.int64) * k_step[2]
+        v_offset = kv_head.to(tl.int64) * v_step[1] + j_tile.to(tl.int64) * v_step[2]
+        rows_k = load_rows(k + b * k_step[0], k_offset, j_tile < T, D, DP)
+        rows_v = load_rows(v + b * v_step[0], v_offset, j_tile < T, D, DP)
+        last_key = tl.minimum(block * BK + BK, T) - 1
+        for sub in range(0, GROUP // R):
+            unit = kv_head * (GROUP // R) + sub
+            own = unit * BY_UNIT
+            for n in range(0, tl.load(band_counts + own)):
+                band = bands + (own * n_bands + n) * 3
+                nearest, farthest, first_key = tl.load(band), tl.load(band + 1), tl.load(band + 2)
+                last = tl.minimum(last_key + farthest, T - 1)
+                for i_first in range(tl.maximum(block * BK + nearest, 0), last + 1, BM // RP):
+                    i, r = rows_of(i_first, BM, RP)
+                    there = (r < R) & (i <= last)
+                    head, wide = unit * R + r, i.to(tl.int64)
+                    rows_q = load_rows(q, head.to(tl.int64) * q_step[1] + wide * q_step[2], there, D, DP)
+                    rows_do = load_rows(dout, head.to(tl.int64) * dout_step[1] + wide * dout_step[2], there, D, DP)
+                    place = ((b * units + unit) * T + i) * R + r
+                    level = tl.load(lse + place, mask=there, other=0.0)
+                    along = tl.load(delta + place, mask=there, other=0.0)
+                    slope, spans = i * 0.0, i * 0.0
+                    if ALIBI:
+                        slope = tl.load(slopes + head, mask=there, other=0.0).to(tl.float32) * LOG2E
+                    if SOFT:
+                        spans = tl.load(span + head, mask=there, other=0.0).to(tl.float32)
+                    s = product(rows_k, tl.trans(rows_q), tl.zeros([BK, BM], tl.float32), EXACT) * (scale * LOG2E)
+                    d = i[None, :] - j_tile[:, None]
+                    seen = (d >= nearest) & (d <= farthest) & (j_tile >= first_key)[:, None] & there[None, :]
+                    s = band_logits(s, d, seen, slope[None, :], spans[None, :], ramp, ALIBI, SOFT)
+                    p = tl.exp2(s - level[None, :])
+                    ds = p * (product(rows_v, tl.trans(rows_do), tl.zeros([BK, BM], tl.float32), EXACT) - along[None, :])
+                    sum_v = product(p, rows_do, sum_v, EXACT)
+                    sum_k = product(ds, rows_q, sum_k, EXACT)
+
+    if PIECES:
+        for sub in range(0, GROUP // R):
+            unit = kv_head * (GROUP // R) + sub
+            own = unit * BY_UNIT
+            begin = tl.load(firsts + own * (T + 1) + j_tile, mask=j_tile < T, other=0)
+            end = tl.load(firsts + own * (T + 1) + j_tile + 1, mask=j_tile < T, other=0)
+            for n in range(0, tl.max(end - begin, 0)):
+                seen = begin + n < end
+                piece = tl.load(places + begin + n, mask=seen, other=0)
+                offset = ((b * units + unit) * pieces + piece) * 2 * D
+                sum_k += load_rows(sums, offset, seen, D, DP)
+                sum_v += load_rows(sums, offset + D, seen, D, DP)
+
+    offset = kv_head.to(tl.int64) * dk_step[1] + j_tile.to(tl.int64) * dk_step[2]
+    store_rows(dk + b * dk_step[0], offset, j_tile < T, sum_k * scale, D, DP)
+    offset = kv_head.to(tl.int64) * dv_step[1] + j_tile.to(tl.int64) * dv_step[2]
+    store_rows(dv + b * dv_step[0], offset, j_tile < T, sum_v, D, DP)

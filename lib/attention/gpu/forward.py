@@ -1,0 +1,114 @@
+"""The forward kernel: listed keys one by one, bands of distances on tensor cores, one softmax over both.
+
+A far key costs an elementwise product and a sum, which no matrix unit can do better: each query has a key of its own. The two
+kinds of key have their own running maximum, sum and output, merged at the end, as their tiles lie differently in registers.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, band_logits, finite, listed, load_rows, product, program, rows_of, rung,
+                                     store_rows)
+
+
+@triton.jit(do_not_specialize=["T", "blocks", "units", "columns", "n_bands"])
+def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slopes, keys, ranges, bands, band_counts,
+           T, blocks, units, columns, n_bands, scale, ramp,
+           GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
+           BN: tl.constexpr, FORM: tl.constexpr, BANDS: tl.constexpr, BY_UNIT: tl.constexpr,
+           ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr):
+    """`out` and `lse` (base 2, `[B, units, T, R]`) of the rows of one tile."""
+    block, unit, b = program(blocks, units)
+    i, r = rows_of(block * (BM // RP), BM, RP)
+    head, there = unit * R + r, (r < R) & (i < T)
+    own = unit * BY_UNIT                                            # whose list of keys
+    k += b * k_step[0] + (unit * R // GROUP).to(tl.int64) * k_step[1]
+    v += b * v_step[0] + (unit * R // GROUP).to(tl.int64) * v_step[1]
+    rows_q = load_rows(q + b * q_step[0], head.to(tl.int64) * q_step[1] + i.to(tl.int64) * q_step[2], there, D, DP)
+    slope = i * 0.0
+    if ALIBI:
+        slope = tl.load(slopes + head, mask=there, other=0.0).to(tl.float32) * LOG2E
+    most = tl.full([BM], float("-inf"), tl.float32)
+    total = tl.zeros([BM], tl.float32)
+    sums = tl.zeros([BM, DP], tl.float32)
+
+    if FORM != NOTHING:
+        wide_q = rows_q.to(tl.float32) * (scale * LOG2E)
+        begin, end = tl.load(ranges + (own * blocks + block) * 2), tl.load(ranges + (own * blocks + block) * 2 + 1)
+        if FORM == RUNGS:
+            for c in range(begin, end):
+                lo, t = rung(keys, c, alpha)
+                j = i - lo
+                seen = there & (j >= 0)
+                near, far = j.to(tl.int64), tl.maximum(j - 1, 0).to(tl.int64)
+                k0 = load_rows(k, near * k_step[2], seen, D, DP).to(tl.float32)
+                k1 = load_rows(k, far * k_step[2], seen, D, DP).to(tl.float32)
+                v0 = load_rows(v, near * v_step[2], seen, D, DP).to(tl.float32)
+                v1 = load_rows(v, far * v_step[2], seen, D, DP).to(tl.float32)
+                s = tl.sum(wide_q * (k0 + t * (k1 - k0)), 1)
+                if ALIBI:
+                    s -= slope * (lo.to(tl.float32) + t)
+                s = tl.where(seen, s, float("-inf"))
+                higher = tl.maximum(most, s)
+                shrink, p = tl.exp2(most - finite(higher)), tl.exp2(s - finite(higher))
+                sums = sums * shrink[:, None] + p[:, None] * (v0 + t * (v1 - v0))
+                total = total * shrink + p
+                most = higher
+        else:
+            for c in range(begin, end, 2):                          # two at a time: more reads in flight, half the rescaling
+                j0, seen0 = listed(keys, own, columns, c, i, there, T, FORM)
+                j1, seen1 = listed(keys, own, columns, c + 1, i, there, T, FORM)
+                k0 = load_rows(k, j0.to(tl.int64) * k_step[2], seen0, D, DP)
+                k1 = load_rows(k, j1.to(tl.int64) * k_step[2], seen1, D, DP)
+                v0 = load_rows(v, j0.to(tl.int64) * v_step[2], seen0, D, DP)
+                v1 = load_rows(v, j1.to(tl.int64) * v_step[2], seen1, D, DP)
+                s0, s1 = tl.sum(wide_q * k0.to(tl.float32), 1), tl.sum(wide_q * k1.to(tl.float32), 1)
+                if ALIBI:
+                    s0 -= slope * tl.abs(i - j0).to(tl.float32)
+                    s1 -= slope * tl.abs(i - j1).to(tl.float32)
+                s0, s1 = tl.where(seen0, s0, float("-inf")), tl.where(seen1, s1, float("-inf"))
+                higher = tl.maximum(most, tl.maximum(s0, s1))
+                level = finite(higher)
+                shrink, p0, p1 = tl.exp2(most - level), tl.exp2(s0 - level), tl.exp2(s1 - level)
+                sums = sums * shrink[:, None] + p0[:, None] * v0.to(tl.float32) + p1[:, None] * v1.to(tl.float32)
+                total = total * shrink + p0 + p1
+                most = higher
+
+    if BANDS:
+        spans = i * 0.0
+        if SOFT:
+            spans = tl.load(span + head, mask=there, other=0.0).to(tl.float32)
+        band_most = tl.full([BM], float("-inf"), tl.float32)
+        band_total = tl.zeros([BM], tl.float32)
+        band_sums = tl.zeros([BM, DP], tl.float32)
+        low, high = block * (BM // RP), tl.minimum(block * (BM // RP) + BM // RP, T) - 1
+        for n in range(0, tl.load(band_counts + own)):
+            band = bands + (own * n_bands + n) * 3
+            nearest, farthest = tl.load(band), tl.load(band + 1)
+            last = tl.minimum(high - nearest, T - 1)
+            for j_first in range(tl.maximum(tl.load(band + 2), low - farthest), last + 1, BN):
+                j = j_first + tl.arange(0, BN)
+                rows_k = load_rows(k, j.to(tl.int64) * k_step[2], j <= last, D, DP)
+                rows_v = load_rows(v, j.to(tl.int64) * v_step[2], j <= last, D, DP)
+                s = product(rows_q, tl.trans(rows_k), tl.zeros([BM, BN], tl.float32), EXACT) * (scale * LOG2E)
+                d = i[:, None] - j[None, :]
+                seen = (d >= nearest) & (d <= farthest) & (j <= last)[None, :]
+                s = band_logits(s, d, seen, slope[:, None], spans[:, None], ramp, ALIBI, SOFT)
+                higher = tl.maximum(band_most, tl.max(s, 1))
+                level = finite(higher)
+                shrink, p = tl.exp2(band_most - level), tl.exp2(s - level[:, None])
+                band_sums = product(p, rows_v, band_sums * shrink[:, None], EXACT)
+                band_total = band_total * shrink + tl.sum(p, 1)
+                band_most = higher
+        higher = tl.maximum(most, band_most)
+        level = finite(higher)
+        sums = sums * tl.exp2(most - level)[:, None] + band_sums * tl.exp2(band_most - level)[:, None]
+        total = total * tl.exp2(most - level) + band_total * tl.exp2(band_most - level)
+        most = higher
+
+    total = tl.where(there, total, 1.0)
+    offset = head.to(tl.int64) * out_step[1] + i.to(tl.int64) * out_step[2]
+    store_rows(out + b * out_step[0], offset, there, sums / total[:, None], D, DP)
+    tl.store(lse + ((b * units + unit) * T + i) * R + r, most + tl.log2(total), mask=there)

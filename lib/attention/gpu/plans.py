@@ -1,0 +1,243 @@
+"""What the kernels read beside tensors: for a pattern, layer and length, lists of keys in both directions, built once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from lib.attention.call import Call, check_table, refuse_empty
+from lib.errors import require
+from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, SoftWindow
+
+NOTHING, OFFSETS, TABLE, RUNGS = range(4)       # what the list of keys holds, beside the bands
+# Distances in succession that make a band, which the tensor cores take, rather than as many listed keys: estimates from counted
+# instructions. A tile of 32 keys costs about as much as two listed ones; in float32, which has no tensor cores, as 32.
+BAND = {True: 4, False: 32}
+PIECE = 128             # entries of a key's list that one row of a kernel sums; longer lists are cut
+NOWHERE = 2**30         # the offset of a column that no query has
+
+Band = tuple[int, int, int]
+Entry = tuple[int, int, int, int]
+Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]       # column, query and key of each pair of a head
+Rungs = tuple[tuple[int, int], ...]                     # nearer distance, ascending, and base distance
+
+
+class Tiling(NamedTuple):
+    """Sizes that the kernels are compiled for."""
+    R: int              # query heads of a unit: they share a key/value head and their lists, and lie side by side in a tile
+    RP: int             # rounded up to a power of two
+    DP: int             # head size, likewise, at least 16
+    BM: int             # rows of a tile of queries
+    KM: int             # rows of a tile of keys
+
+
+def tiling(H: int, G: int, D: int, by_head: bool) -> Tiling:
+    """At least 16 positions a tile, as the tensor cores want; of keys at most 32, as their sums need twice the registers."""
+    DP = max(16, _power(D))
+    BM = 64 if DP <= 128 else 32 if DP == 256 else 16
+    R = 1 if by_head else max(r for r in range(1, min(4, BM // 16) + 1) if (H // G) % r == 0)
+    return Tiling(R, _power(R), DP, BM, min(BM, 32 * _power(R)))
+
+
+def _power(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Tensors int32 on the device of the call. `heads` is 1, or the number of query heads where lists differ.
+
+    keys: by form, OFFSETS `[heads, columns, 4]`, TABLE `[heads, columns, T]`, RUNGS `[columns, 2]` (nearer distance, base).
+    """
+    form: int
+    tiling: Tiling
+    by_head: bool
+    columns: int
+    keys: torch.Tensor
+    query_ranges: torch.Tensor      # (heads, blocks, 2) columns that a block of queries has
+    key_ranges: torch.Tensor        # (heads, blocks, 2) columns by which a block of keys is read
+    bands: torch.Tensor             # (heads, n_bands, 3) nearest, farthest distance, first key
+    band_counts: torch.Tensor       # (heads)
+    band_tile: int                  # keys of a band taken at once; 0: there are no bands
+    pieces: tuple[torch.Tensor, ...]        # starts, lengths, entries, firsts, places (`Pieces`); empty: none
+    rungs: Rungs
+
+    @property
+    def nbytes(self) -> int:
+        return sum(x.nbytes for x in self.tensors())
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [self.keys, self.query_ranges, self.key_ranges, self.bands, self.band_counts, *self.pieces]
+
+    def numbers(self) -> list[int]:
+        return [self.form, self.by_head, self.columns, self.band_tile, *self.tiling]
+
+
+class Lists(NamedTuple):
+    """Keys of one head by distance: bands, and columns (a, o, first, ahead) of single keys, leading ones before distances."""
+    bands: list[Band]
+    entries: list[Entry]
+    leading: int
+    ahead: int              # how far into the future a query sees leading keys
+
+
+def build(call: Call, half: bool, rungs: Rungs) -> Plan:
+    """The plan of a call in half precision or in float32; `rungs` are those of LearnedOffsets."""
+    B, H, G, T, D = call.shape
+    by_head = isinstance(call.keys, HeadOffsets) or isinstance(call.keys, EdgeTable) and call.keys.keys.ndim == 3
+    tiles = tiling(H, G, D, by_head)
+    if isinstance(call.keys, EdgeTable):
+        form, columns, keys, ranges, bands, pieces = _table(call.keys, T, tiles, BAND[half])
+    else:
+        heads = [_lists(offsets, T, least) for offsets, least in _by_head(call.keys, T, BAND[half])]
+        form, columns, keys, ranges, pieces = _rungs(rungs, T, tiles) if rungs else _columns(heads, T, tiles)
+        bands = [head.bands for head in heads]
+    widest = max((far - near + 1 for head in bands for near, far, _ in head), default=0)
+    tile = 0 if not widest else (64 if widest >= 64 else 32) if half else 16
+    table = np.zeros((len(bands), max(1, *map(len, bands)), 3), np.int32)
+    for head, found in enumerate(bands):
+        table[head, :len(found)] = np.array(found, np.int32).reshape(-1, 3)
+    count = np.array([len(found) for found in bands], np.int32)
+
+    def device(x: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(x, np.int32)).to(call.q.device)
+    return Plan(form, tiles, by_head, columns, device(keys), *map(device, (*ranges, table, count)), tile,
+                tuple(map(device, pieces)), rungs)
+
+
+def _by_head(keys: Keys, T: int, least: int) -> list[tuple[Offsets, int]]:
+    """One entry a head, or one for all, with the least number of distances that make a band."""
+    match keys:
+        case HeadOffsets():
+            return [(offsets, least) for offsets in keys.heads]
+        case LearnedOffsets() | SoftWindow():
+            return [(Offsets(tuple(range(min(keys.window, T - 1) + 1))), 1)]
+    return [(keys, least)]
+
+
+def _lists(offsets: Offsets, T: int, least: int) -> Lists:
+    distances = np.array(sorted(offsets.distances), np.int64)
+    require(len(np.unique(distances)) == len(distances), "pattern", offsets.distances, "distances without repeats")
+    distances = distances[(abs(distances) < T) & ((distances >= 0) | (not offsets.causal))]
+    leading, ahead = min(offsets.leading, T), 0 if offsets.causal else T
+    if not leading:
+        _refuse_empty(distances, T)
+    bands, entries = [], [(0, m, 0, ahead) for m in range(leading)]
+    for run in np.split(distances, np.flatnonzero(np.diff(distances) > 1) + 1):
+        if len(run) >= least:
+            bands.append((int(run[0]), int(run[-1]), leading))
+        else:
+            entries += [(1, -int(d), leading, T) for d in run]
+    return Lists(bands, entries, leading, ahead)
+
+
+def _refuse_empty(distances: np.ndarray, T: int) -> None:
+    """An error where a query has no key: it has key `i - d` for `max(0, d) <= i < T + min(0, d)`."""
+    change = np.zeros(T + 1, np.int64)
+    np.add.at(change, np.maximum(distances, 0), 1)
+    np.add.at(change, T + np.minimum(distances, 0), -1)
+    refuse_empty(torch.from_numpy(np.cumsum(change[:T]) > 0))
+
+
+def _blocks(T: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """First and last position of each tile of `size` positions."""
+    low = np.arange(0, T, size)
+    return low, np.minimum(low + size, T) - 1
+
+
+def _columns(heads: list[Lists], T: int, tiles: Tiling):
+    """Single keys at distances: columns, the ranges of them in both directions, and the lists of leading keys."""
+    (low, high), (low_key, high_key) = (_blocks(T, rows // tiles.RP) for rows in (tiles.BM, tiles.KM))
+    columns = max(len(head.entries) for head in heads)
+    columns += columns % 2                                          # the kernels take two at a time
+    keys = np.full((len(heads), columns, 4), (1, -NOWHERE, 0, T), np.int32)
+    of_queries, of_keys = (np.zeros((len(heads), len(x), 2), np.int32) for x in (low, low_key))
+    for h, head in enumerate(heads):
+        keys[h, :len(head.entries)] = np.array(head.entries, np.int32).reshape(-1, 4)
+        distances = -keys[h, head.leading:len(head.entries), 1]
+        first, here = head.leading, high_key >= head.leading
+        of_queries[h, :, 0] = 0 if first else np.searchsorted(distances, low - (T - 1)) // 2 * 2
+        of_queries[h, :, 1] = first + np.searchsorted(distances, high - first, "right")
+        of_keys[h, :, 0] = (first + np.searchsorted(distances, -high_key)) // 2 * 2
+        of_keys[h, :, 1] = np.where(here, first + np.searchsorted(distances, T - 1 - low_key, "right"), 0)
+    pieces = _pieces([_leading(head, T) for head in heads], T) if any(head.leading for head in heads) else ()
+    return (OFFSETS if columns else NOTHING), columns, keys, (of_queries, of_keys), pieces
+
+
+def _leading(head: Lists, T: int) -> Pairs:
+    """Leading key m is column m; later queries read it, and those before it as far `ahead` as they see."""
+    column, query = np.nonzero(np.arange(T) + head.ahead >= np.arange(head.leading)[:, None])
+    return column, query, column
+
+
+def _rungs(rungs: Rungs, T: int, tiles: Tiling):
+    (_, high), (low_key, _) = (_blocks(T, rows // tiles.RP) for rows in (tiles.BM, tiles.KM))
+    distances = np.array([lo for lo, _ in rungs])
+    ends = (np.searchsorted(distances, at, "right") for at in (high, T - 1 - low_key))
+    ranges = tuple(np.stack([np.zeros_like(end), end], 1)[None] for end in ends)
+    return RUNGS, len(rungs), np.array(rungs, np.int32), ranges, ()
+
+
+def _table(keys: EdgeTable, T: int, tiles: Tiling, least: int):
+    """A table: distances that all queries have become bands where enough lie in succession, what is left is listed."""
+    check_table(keys, T)
+    table = keys.keys if keys.keys.ndim == 3 else keys.keys[None]
+    refuse_empty(torch.from_numpy((table >= 0).any(-1)))
+    low, _ = _blocks(T, tiles.BM // tiles.RP)
+    rest, bands = zip(*(_without_bands(rows, T, least) for rows in table), strict=True)
+    sizes = np.stack([(rows >= 0).sum(-1) for rows in rest])                        # (heads, T)
+    columns = int(sizes.max())
+    columns += columns % 2
+    listed = np.full((len(rest), columns, T), -1, np.int32)
+    for head, rows in enumerate(rest):
+        listed[head, :min(columns, rows.shape[1])] = rows.T[:columns]
+    most = np.maximum.reduceat(sizes, low, axis=1)
+    ranges = np.stack([np.zeros_like(most), most], -1), np.zeros((1, -(-T // (tiles.KM // tiles.RP)), 2))
+    pairs = [(*np.nonzero(rows >= 0), rows[rows >= 0]) for rows in listed]
+    return (TABLE if columns else NOTHING), columns, listed, ranges, list(bands), _pieces(pairs, T) if columns else ()
+
+
+def _without_bands(rows: np.ndarray, T: int, least: int) -> tuple[np.ndarray, list[Band]]:
+    """The keys `[T, C]` that lie in no band, at the front of their rows, and the bands."""
+    d = np.where(rows >= 0, np.arange(T)[:, None] - rows, T)
+    counts = np.bincount((d + T - 1).ravel(), minlength=2 * T)[:2 * T - 1]
+    full = np.flatnonzero(counts == T - abs(np.arange(1 - T, T))) - (T - 1)         # distances that each query has, where there is a key
+    runs = [run for run in np.split(full, np.flatnonzero(np.diff(full) > 1) + 1) if len(run) >= least]
+    if not runs:
+        return rows, []
+    left = np.where(np.isin(d, np.concatenate(runs)), -1, rows)
+    order = np.argsort(left < 0, axis=1, kind="stable")
+    return np.take_along_axis(left, order, 1), [(int(run[0]), int(run[-1]), 0) for run in runs]
+
+
+def _pieces(heads: list[Pairs], T: int) -> tuple[np.ndarray, ...]:
+    """The queries of each key, cut into pieces of at most PIECE.
+
+    starts, lengths `[heads, pieces]`, longest first, so that the rows of a tile end together; entries `[n, 2]`, column and query;
+    firsts `[heads, T + 1]`: where in `places` the pieces of a key are named.
+    """
+    starts, lengths, entries, firsts, places = [], [], [], [], []
+    n_entries = n_places = 0
+    for column, query, key in heads:
+        order = np.argsort(key.astype(np.uint16) if T <= 2**16 else key, kind="stable")     # 16 bits by radix: faster
+        counts = np.bincount(key, minlength=T)
+        cut = -(-counts // PIECE)                                                           # pieces of each key
+        owner = np.repeat(np.arange(T), cut)
+        number = np.arange(len(owner)) - np.repeat(np.cumsum(cut) - cut, cut)
+        length = np.minimum(PIECE, counts[owner] - number * PIECE)
+        longest = np.argsort(-length, kind="stable")
+        starts.append((n_entries + np.cumsum(counts)[owner] - counts[owner] + number * PIECE)[longest])
+        lengths.append(length[longest])
+        entries.append(np.stack([column, query], 1)[order])
+        firsts.append(n_places + np.concatenate([[0], np.cumsum(cut)]))
+        places.append(np.argsort(longest, kind="stable"))
+        n_entries, n_places = n_entries + len(key), n_places + len(owner)
+    require(n_entries < 2**31, "pattern", f"{n_entries} pairs", "below 2^31 pairs")
+    most = max(map(len, lengths))
+
+    def even(rows: list[np.ndarray]) -> np.ndarray:
+        return np.stack([np.pad(row, (0, most - len(row))) for row in rows])
+    return even(starts), even(lengths), np.concatenate(entries), np.stack(firsts), np.concatenate(places)

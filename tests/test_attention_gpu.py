@@ -1,0 +1,86 @@
+"""Backend `gpu`: what it says where it cannot run, its kernels in the interpreter, and compiled for a GPU that is not there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lib import paths
+from lib.attention import gpu
+from lib.attention.call import checked
+from lib.patterns import Offsets
+
+has_triton = pytest.mark.skipif(gpu.importlib.util.find_spec("triton") is None, reason="triton exists for Linux only")
+
+
+def python(*arguments, **variables):
+    inherited = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "PYTEST_ADDOPTS")}
+    return subprocess.run([sys.executable, *arguments], cwd=paths.ROOT, capture_output=True, text=True,
+                          env={**inherited, "PYTHONPATH": str(paths.ROOT), "OMP_NUM_THREADS": "1", **variables})
+
+
+@has_triton
+def test_when_kernels_are_interpreted_then_they_are_the_reference():
+    found = python("-m", "pytest", "-n0", "-p", "no:cacheprovider", "tests/interpreted_kernels.py", TRITON_INTERPRET="1")
+    assert found.returncode == 0, found.stdout[-8000:] + found.stderr[-2000:]
+    assert " skipped" not in found.stdout and " passed" in found.stdout
+
+
+@has_triton
+def test_when_kernels_are_compiled_for_an_h200_then_registers_suffice(tmp_path):
+    found = python("tests/compiled_kernels.py", "offsets", "learned", "table", "by head", TRITON_CACHE_DIR=str(tmp_path))
+    assert found.returncode == 0, found.stderr[-4000:]
+    kernels = [line.split() for line in found.stdout.splitlines()]
+    assert {name for name, *_ in kernels} == {"attend", "queries", "pieces_of_keys", "keys"} and len(kernels) == 13
+    for name, registers, stack, shared in kernels:
+        assert int(registers) < 255 and int(stack) == 0 and int(shared) <= 100 * 1024, name
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with triton and an H200, as far as `missing` looks."""
+    gpu._missing.cache_clear()
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "the GPU")
+    yield monkeypatch
+    gpu._missing.cache_clear()
+
+
+def test_when_nothing_is_missing_then_nothing_is_said(machine):
+    assert gpu.Gpu().missing() == ""
+
+
+def test_when_something_is_missing_then_it_is_said_how_to_get_it(machine):
+    machine.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    assert "the GPU is too old: compute capability 8.0" in gpu.Gpu().missing()
+    gpu._missing.cache_clear()
+    machine.setattr(torch.cuda, "is_available", lambda: False)
+    assert "torch sees no GPU" in gpu.Gpu().missing() and "TRITON_INTERPRET=1" in gpu.Gpu().missing()
+    gpu._missing.cache_clear()
+    machine.setenv("TRITON_INTERPRET", "1")
+    assert gpu.Gpu().missing() == ""
+    gpu._missing.cache_clear()
+    machine.setattr(gpu.importlib.util, "find_spec", lambda name: None)
+    assert "pip install triton==3.7.1" in gpu.Gpu().missing()
+
+
+def test_when_tensors_are_on_a_cpu_then_only_the_interpreter_supports_them(monkeypatch):
+    def call(dtype):
+        return checked(*[torch.zeros(1, 1, 4, 8, dtype=dtype)] * 3, Offsets((0,)), 0, None, None, None)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert not gpu.Gpu().supports(call(torch.float32))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert gpu.Gpu().supports(call(torch.float32)) and gpu.Gpu().supports(call(torch.bfloat16))
+    assert not gpu.Gpu().supports(call(torch.float64))
+
+
+def test_when_the_backend_is_imported_then_triton_is_not():
+    found = python("-c", "import sys, lib.attention.gpu as gpu; gpu.Gpu().missing(); print('triton' in sys.modules)")
+    assert found.stdout.strip() == "False", found.stderr
