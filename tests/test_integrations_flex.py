@@ -1,7 +1,9 @@
-"""`Pattern.mask_mod` in FlexAttention: the look-up, torch's block mask and its attention, against the dense oracle mask."""
+"""`Pattern.mask_mod` in FlexAttention, against the dense oracle mask; and the page that shows patterns in other models."""
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import shutil
 import tracemalloc
 
@@ -11,10 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from lib import paths
 from lib.patterns import EdgeTable, build, names, pattern_class
 from lib.patterns.base import bit_rows
 
 torch.set_num_threads(1)
+PAGE = (paths.ROOT / "docs" / "other_models.md").read_text("utf-8")
+SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 EXAMPLES = [pytest.param(example, id=f"{name}-{n}")
             for name in names() for n, example in enumerate(pattern_class(name).examples())]
 
@@ -67,3 +72,19 @@ def test_when_a_table_is_shared_by_all_heads_then_its_mask_mod_keeps_one_bit_a_p
     tracemalloc.stop()
     assert mask_mod(0, torch.tensor(5), torch.tensor(T - 1), torch.tensor(T - 1))
     assert T * T / 8 <= kept < 1.1 * T * T / 8
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=["function", "flex", "transformers", "learned"])
+def test_when_a_reader_runs_a_block_of_the_page_then_it_works(snippet):
+    if "from transformers" in snippet and importlib.util.find_spec("transformers") is None:
+        pytest.skip("the extra is not installed: pip install -e '.[transformers]'")
+    known = {}
+    exec(snippet, known)
+    if "out" in known:
+        pattern, q, k, v = (known[name] for name in ("pattern", "q", "k", "v"))
+        mask = torch.tensor(pattern.mask(3, 300))
+        expected = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+        assert (known["out"] - expected).abs().max() < 1e-5
+    if "thetas" in known:
+        assert [theta.requires_grad for theta in known["thetas"]] == [True, True]
