@@ -177,6 +177,11 @@ def test_when_something_was_not_measured_then_the_source_says_so():
     assert "Not measured: masked: would need too much memory or time, at T = 8192 (forward) and 16384 (forward)." in said
 
 
+def test_when_other_processes_used_the_machine_then_it_is_said():
+    assert "Other processes used 35 % of the cores" in found.say_source([row("time", 2.0, busy=0.35)])
+    assert "Other processes" not in found.say_source([row("time", 2.0, busy=0.02)])
+
+
 def test_when_the_notebook_checks_then_gradients_and_counts_are_compared():
     assert "torch" in found.check_equal(70) and "reference 0.0e+00" in found.check_equal(70)
     assert "as torch counts them" in found.check_counts(16)

@@ -16,7 +16,7 @@ from lib.patterns import Pattern
 from lib.patterns import base as forms
 
 ALPHA = 1.03                    # of learned distances: the default base has no whole one then, and none that leaves T = 1024
-MOVES = 1e-6                    # what alpha moves by from call to call: ten thousand calls leave the rungs where they are
+MOVES = 1e-6                    # what alpha moves by from call to call: five thousand calls lose no rung
 SPAN = 8.0                      # of learned spans, tokens
 LEARNED = " learned"            # what the name of a backend ends with when its distances are learned
 OTHERS = ("dense", "masked", "gather", "flex")

@@ -12,7 +12,7 @@ import torch
 from lib.bench import cases, counting, memory, steps
 from lib.bench.cases import LEARNED, OTHERS, Setting
 from lib.bench.counting import PASSES
-from lib.bench.quiet import quiet
+from lib.bench.quiet import busy, quiet
 from lib.bench.rows import Row
 from lib.bench.steps import BASELINE, StepSetting
 from lib.bench.timing import Samples, Spread, interleaved, ratio
@@ -63,8 +63,13 @@ class Bench:
     seconds: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)       # of the last length timed
 
     def rows(self) -> list[Row]:
+        _ = self.busy                                  # looked at before anything is measured
         parts = (self.times, self.growth, self.plans, self.memory, self.patterns, self.training)
         return [*self.unavailable(), *(row for part in parts for row in part())]
+
+    @cached_property
+    def busy(self) -> float:
+        return busy()
 
     @cached_property
     def lacking(self) -> dict[str, str]:
@@ -100,7 +105,7 @@ class Bench:
         described = {"pattern": f"scaled_base W={s.window}, {s.rungs} rungs", "keys": s.fixed.pairs(T) / T,
                      "heads": f"{s.batch * s.heads}, {s.kv_heads}", "head_dim": s.head_dim,
                      "dtype": str(s.dtype).removeprefix("torch."), "device": self.device, "threads": torch.get_num_threads(),
-                     "machine": machine(), "code": code()}
+                     "machine": machine(), "busy": self.busy, "code": code()}
         if found is not None:
             described |= {"ratio": found.median, "spread": (found.low, found.high), "rounds": found.rounds}
         return Row(measure, backend, against, pass_, T, **described | more)

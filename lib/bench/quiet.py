@@ -8,6 +8,9 @@ from contextlib import ExitStack, contextmanager
 from lib import paths
 from lib.machine import cores
 
+WATCHED = 1.0          # seconds
+BUSY = 0.1             # share of the cores in other hands above which times say less
+
 
 @contextmanager
 def quiet(say: Callable[[str], None] = lambda line: None) -> Iterator[None]:
@@ -29,3 +32,9 @@ def quiet(say: Callable[[str], None] = lambda line: None) -> Iterator[None]:
                 lock.acquire()
             held.callback(lock.release)
         yield
+
+
+def busy() -> float:
+    """Share of the machine's cores that is in use while this process rests."""
+    import psutil
+    return psutil.cpu_percent(interval=WATCHED) / 100

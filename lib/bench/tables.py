@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from lib.bench.quiet import BUSY
 from lib.bench.rows import Row, select
 from lib.conclusions import listing
 
@@ -98,11 +99,17 @@ def left_out(rows: Sequence[Row]) -> list[str]:
             for (name, words), at in why.items()]
 
 
+def disturbed(rows: Sequence[Row]) -> str:
+    """A warning where other processes were using the machine."""
+    share = max((row.busy or 0.0 for row in rows), default=0.0)
+    return "" if share < BUSY else f"\nOther processes used {100 * share:.0f} % of the cores when this began: measure again without them."
+
+
 def text(rows: Sequence[Row]) -> str:
     """Everything for a terminal."""
     first = next(row for row in rows if row.ratio is not None)
     parts = [f"{first.machine}, {first.threads} threads, {first.device}, {first.dtype}; batch x heads {first.heads.split(',')[0]}, "
-             f"head size {first.head_dim}, {first.pattern}"]
+             f"head size {first.head_dim}, {first.pattern}" + disturbed(rows)]
     for pass_ in passes(rows):
         parts.append(titled(f"{pass_}: milliseconds of a call", times(rows, pass_), 3))
         parts.append(titled(f"{pass_}: times faster than dense SDPA", faster(rows, pass_), 1))

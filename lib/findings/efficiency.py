@@ -9,6 +9,7 @@ import pandas as pd
 from lib import published
 from lib.bench import tables
 from lib.bench.counting import blocks, flops
+from lib.bench.quiet import BUSY
 from lib.bench.rows import Row, select
 from lib.conclusions import correlation, listing
 from lib.experiments.efficiency import Parameters, measured
@@ -36,10 +37,18 @@ def say_source(rows: Sequence[Row]) -> str:
     from lib.bench import rows as kept
     first, lengths = next(row for row in rows if row.ratio is not None), sorted({row.length for row in select(rows, "time")})
     by = "the last `make bench`" if list(rows) == kept.read() else "this notebook"
-    return (f"Measured by {by} on {first.machine}, {first.threads} threads, {first.device}, {first.dtype}: batch x heads "
-            f"{first.heads.split(',')[0]}, head size {first.head_dim}, {first.pattern}, T = {listing(list(map(str, lengths)))}. "
-            "Ratios are medians over rounds in which everything is timed once, in one process. "
-            + " ".join(f"Not measured: {line}." for line in tables.left_out(rows)))
+    said = [f"Measured by {by} on {first.machine}, {first.threads} threads, {first.device}, {first.dtype}: batch x heads "
+            f"{first.heads.split(',')[0]}, head size {first.head_dim}, {first.pattern}, T = {listing(list(map(str, lengths)))}.",
+            "Ratios are medians over rounds in which everything is timed once, in one process.", noisy(rows),
+            *(f"Not measured: {line}." for line in tables.left_out(rows))]
+    return " ".join(filter(None, said))
+
+
+def noisy(rows: Sequence[Row]) -> str:
+    """Whether other processes were using the machine."""
+    share = max(row.busy or 0.0 for row in rows)
+    return "" if share < BUSY else (f"**Other processes used {100 * share:.0f} % of the cores when this began**: times and "
+                                    "ratios would be steadier without them.")
 
 
 # Checks
