@@ -205,6 +205,39 @@ def test_when_everything_is_measured_then_every_measure_has_rows_with_all_that_a
     assert rows.write(found).name == "bench.json" and rows.read() == found
 
 
+def test_when_two_are_compared_then_more_is_faster_except_where_growth_is_told():
+    bench = Bench(SMALL, Scope((256,)), print)
+    bench.busy = 0.0
+    own, other = [0.1, 0.2, 0.4], [0.3, 0.6, 1.2]
+    for measure_, expected in (("time", 3), ("pattern", 3), ("training_step", 3), ("learned_over_fixed", 1 / 3), ("length_growth", 1 / 3)):
+        found = bench.compared(measure_, "torch", "dense", "forward", 256, own, other)
+        assert found.ratio == pytest.approx(expected) and found.spread == pytest.approx((expected, expected)), measure_
+        assert (found.ms, found.against_ms) == (pytest.approx(200), pytest.approx(600))
+
+
+def test_when_a_time_is_held_against_the_machine_then_it_is_over_what_the_counted_work_takes_at_its_peak():
+    bench, T = Bench(SMALL, Scope((256,)), print), 50
+    bench.busy, bench.peak = 0.0, counting.Peak(flops=1e9, bytes=1e6)
+    arithmetic, traffic = bench.distances("torch", T, "forward", [0.5] * 3)
+    operations = 4 * 2 * SMALL.head_dim * 4 * SMALL.fixed.mask(0, T)[0].sum()              # B = 2, H = 4
+    assert arithmetic.counted == operations and arithmetic.ratio == pytest.approx(0.5 * 1e9 / operations)
+    assert traffic.counted == 4 * 2 * T * 8 * (2 * 4 + 2 * 2) and traffic.ratio == pytest.approx(0.5 * 1e6 / traffic.counted)
+    dense = bench.distances("dense", T, "forward", [0.5] * 3)[0]
+    assert dense.counted == 4 * 2 * 4 * 8 * T * (T + 1) / 2
+
+
+def test_when_memory_becomes_rows_then_it_is_over_q_and_dense_over_it():
+    bench = Bench(SMALL, Scope((256,)), print)
+    bench.busy = 0.0
+    over_q, over_dense = bench.memory_rows(("torch", 256, "forward"), own=2.0, dense=6.0)
+    q = 2 * 4 * 256 * 8 * 4 / 2**20
+    assert over_q.ratio == pytest.approx(2.0 / q) and (over_q.mib, over_q.against_mib) == (2.0, q)
+    assert over_dense.ratio == 3.0 and (over_dense.measure, over_dense.against) == ("memory", "dense")
+    assert [row.measure for row in bench.memory_rows(("dense", 256, "forward"), 2.0, 2.0)] == ["memory_over_q"]
+    unseen, = bench.memory_rows(("torch", 256, "forward"), None, 6.0)
+    assert unseen.ratio is None and "peak" in unseen.note
+
+
 def test_when_a_pattern_has_no_defaults_then_the_others_are_measured():
     assert len(cases.every_pattern(SMALL)) == 20 and "dense" not in cases.every_pattern(SMALL)
 
