@@ -22,7 +22,7 @@ CHOOSE = for p in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 pytho
 STALE := $(shell [ -x $(PY) ] && [ "$$(sed -n 2p $(STAMP) 2>/dev/null)" = "$$(pwd -P)" ] || rm -f $(STAMP))
 
 .DEFAULT_GOAL := help
-.PHONY: help report test plan compare notebook bench lab lock clean distclean
+.PHONY: help report test plan compare notebook bench gpu-check lab lock clean distclean
 
 help:
 	@echo "make report  [PROFILE=small] [CORPUS=folder]   train, execute the notebooks, write the HTML report"
@@ -31,6 +31,7 @@ help:
 	@echo "make notebook NAME=03_extrapolation [PROFILE]  one notebook, with the runs that it needs"
 	@echo "make compare PATTERN=name [PROFILE] [CORPUS]   a pattern beside dense, local and the best, at equal pairs"
 	@echo "make bench   [ARGS=--quick or --goals]         speed and memory of attention and of a training step, measured"
+	@echo "make gpu-check                                 on a GPU: is it right, how fast (or python3 -m lib.gpu_check)"
 	@echo "make lab                                       JupyterLab in notebooks/, with the suite's kernel"
 	@echo "make lock                                      requirements.lock anew from pyproject.toml"
 	@echo "make clean                                     delete reports, tables, executed notebooks; keep trained runs"
@@ -63,6 +64,10 @@ bench: $(STAMP)
 
 test: $(STAMP)
 	@$(PY) -m pytest $(ARGS)
+
+# On a machine whose own Python has torch and triton: python3 -m lib.gpu_check, without .venv.
+gpu-check: $(STAMP)
+	@$(PY) -m lib.gpu_check $(ARGS)
 
 lab: $(STAMP)
 	@cd notebooks && ../$(PY) -m jupyter lab $(ARGS)

@@ -1,0 +1,131 @@
+"""make gpu-check: that it needs little, ends with a clear line without a GPU, runs whole in the interpreter, and sees what is wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from lib import paths
+from lib.attention.gpu import Gpu
+from lib.attention.reference import Reference
+from lib.gpu_check import FIELDS, Bench, __main__, verify
+
+OTHERS = ["tokenizers", "datasets", "matplotlib", "seaborn", "scipy", "psutil", "filelock", "safetensors", "yaml", "tqdm", "jinja2",
+          "bs4", "nbformat", "papermill", "IPython", "transformers"]
+COMPILERS = ["numba", "llvmlite"]
+MAKEFILE = (paths.ROOT / "Makefile").read_text("utf-8")
+
+
+def python(*arguments, **variables):
+    inherited = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "SUITE_OUTPUTS")}
+    return subprocess.run([sys.executable, *arguments], cwd=paths.ROOT, capture_output=True, text=True,
+                          env={**inherited, "OMP_NUM_THREADS": "1", **variables})
+
+
+# Training needs the model, whose parts on a CPU are compiled by numba; the other parts need it no more than the rest.
+@pytest.mark.parametrize(("modules", "absent"), [(["__main__", "verify", "speed"], OTHERS + COMPILERS), (["train"], OTHERS)])
+def test_when_only_torch_triton_numpy_and_pandas_are_there_then_it_can_be_imported(modules, absent):
+    imports = "; ".join(f"import lib.gpu_check.{module}" for module in modules)
+    found = python("-c", f"import sys; sys.modules.update(dict.fromkeys({absent})); {imports}")
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("option", [[], ["--tiny"]])
+def test_when_there_is_no_gpu_then_one_line_says_so_and_what_to_do(option, tmp_path):
+    found = python("-m", "lib.gpu_check", "--out", str(tmp_path / "out.json"), *option)
+    assert found.returncode == 2 and found.stdout == "" and not list(tmp_path.iterdir())
+    (line,) = found.stderr.splitlines()
+    assert line.startswith("gpu-check: ") and "TRITON_INTERPRET=1" in line
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton exists for Linux only")
+def test_when_it_runs_in_the_interpreter_then_every_part_leaves_its_rows(tmp_path):
+    out = tmp_path / "deep" / "gpu-check.json"
+    found = python("-m", "lib.gpu_check", "--out", str(out), TRITON_INTERPRET="1")
+    assert found.returncode == 0, found.stdout + found.stderr
+    report = json.loads(out.read_text())
+    assert {name: part["status"] for name, part in report["parts"].items()} == dict.fromkeys(__main__.PARTS, "ok")
+    assert {"device", "torch", "triton"} <= set(report["machine"]) and report["fields"] == FIELDS
+    rows = report["rows"]
+    assert all(set(row) <= set(FIELDS) for row in rows)
+    wrong = [row for row in rows if row["measure"] == "error" and not (row["ok"] and row["ratio"] <= row["limit"])]
+    assert not wrong and {row["pass"] for row in rows if row["measure"] == "error"} == {"out", "dq", "dk", "dv", "dlearned"}
+    timed = {(row["pattern"], row["against"], row["pass"]): row for row in rows if row["measure"] == "time"}
+    for pass_ in ("forward", "forward+backward"):
+        for pair in (("fixed", "sdpa"), ("fixed", "masked"), ("learned", "sdpa"), ("learned", "fixed")):
+            row = timed[*pair, pass_]
+            assert row["ratio"] > 0 and row["spread"][0] <= row["ratio"] <= row["spread"][1] and row["ms"] > 0
+        assert timed["fixed", "cudnn", pass_]["note"] and timed["fixed", "flex", pass_]["note"]     # neither exists on a CPU
+    steps = [row for row in rows if row["measure"] == "training_step"]
+    assert [row["pattern"] for row in steps] == ["fixed", "learned", "dense"] and all(row["tokens_per_s"] > 0 for row in steps)
+    assert "0 wrong" in found.stdout and "tokens/s" in found.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton exists for Linux only")
+def test_when_a_part_hangs_or_fails_then_it_is_ended_and_says_how(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    begin = time.monotonic()
+    rows, end = __main__.watched("time", True, seconds=0.2)
+    assert end["status"] == "out of time" and rows == [] and time.monotonic() - begin < 10
+    assert "out of time" in __main__.table("time", rows, end)
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    rows, end = __main__.watched("verify", False, seconds=60)
+    assert end["status"] == "failed" and "torch sees no GPU" in end["log"]
+
+
+class Pretended(Gpu):
+    """A backend that gives the reference's result, changed."""
+
+    def __init__(self, change):
+        self.change = change
+
+    def __call__(self, call):
+        return self.change(Reference()(call))
+
+
+def refuse(out):
+    raise RuntimeError("an illegal memory access\nwas encountered")
+
+
+@pytest.mark.parametrize(("change", "right"), [(lambda out: out, True), (lambda out: out * 1.1, False),
+                                               (lambda out: out * float("nan"), False), (refuse, False)])
+def test_when_numbers_are_wrong_then_the_check_says_so(change, right, monkeypatch):
+    monkeypatch.setattr(verify, "Gpu", lambda: Pretended(change))
+    rows = list(verify.verify(Bench(tiny=True)))
+    assert len(rows) >= 6 and all(row["ok"] == right for row in rows)
+    json.dumps(rows, allow_nan=False)
+    if change is refuse:
+        assert all(row["note"] == "RuntimeError: an illegal memory access" for row in rows)
+    shown = __main__.table("verify", rows, {"status": "ok", "seconds": 1.0})
+    assert ("WRONG" in shown) != right
+
+
+@pytest.mark.parametrize(("ok", "status", "code"), [(True, "ok", 0), (False, "ok", 1), (True, "out of time", 1)])
+def test_when_verification_fails_then_the_exit_status_is_one(ok, status, code, monkeypatch, tmp_path):
+    row = {"measure": "error", "pattern": "p", "dtype": "float32", "pass": "out", "ratio": 0.5, "limit": 0.1, "ok": ok}
+    monkeypatch.setattr(Gpu, "missing", lambda self: "")
+    monkeypatch.setattr(__main__, "machine", dict)
+    monkeypatch.setattr(__main__, "LIMITS", {"verify": 1})
+    monkeypatch.setattr(__main__, "watched", lambda *given: ([row], {"status": status, "seconds": 1.0}))
+    assert __main__.main(["--out", str(tmp_path / "out.json")]) == code
+    assert json.loads((tmp_path / "out.json").read_text())["rows"] == [row]
+
+
+def test_when_all_parts_take_their_time_then_it_is_below_eight_minutes():
+    assert sum(__main__.LIMITS.values()) <= 460 and set(__main__.LIMITS) == set(__main__.PARTS)
+
+
+def test_when_make_is_asked_then_it_runs_the_check_and_help_names_it():
+    recipe = MAKEFILE.partition("\ngpu-check:")[2].partition("\n\n")[0]
+    assert "$(PY) -m lib.gpu_check $(ARGS)" in recipe
+    assert re.search(r"^\t@echo \"make gpu-check .*python3 -m lib.gpu_check", MAKEFILE, re.MULTILINE)
