@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -35,8 +37,9 @@ class Largest(TorchDispatchMode):
         return out
 
 
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
 @pytest.mark.parametrize("kind", ["offsets", "edges", "learned"])
-def test_when_t_is_65536_then_nothing_as_large_as_all_pairs_or_gathered_keys_is_made(kind):
+def test_when_t_is_65536_then_nothing_as_large_as_all_pairs_or_gathered_keys_is_made(kind, backend):
     T, D = 65_536, 16
     q, k, v = (x.requires_grad_() for x in qkv(H=1, G=1, T=T, D=D))
     ladder = (1, 2, 3, 5, 8, 13, 987, 10_946)
@@ -45,22 +48,23 @@ def test_when_t_is_65536_then_nothing_as_large_as_all_pairs_or_gathered_keys_is_
     keys = {"offsets": Offsets((0, *ladder)), "learned": LearnedOffsets(0, ladder), "edges": EdgeTable(table)}[kind]
     learned = {"alpha": torch.tensor(1.1, requires_grad=True)} if kind == "learned" else {}
     with Largest() as seen:
-        sparse_attention(q, k, v, keys, **learned).sum().backward()
+        sparse_attention(q, k, v, keys, backend=backend, **learned).sum().backward()
     assert q.grad.isfinite().all()
     assert seen.elements <= T * 18               # C + R columns at most, or D; [T, C, D] would be 128 and [T, T] 65,536 wide
 
 
-def test_when_keys_number_more_than_16_bits_then_each_still_gets_its_own_gradient():
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_when_keys_number_more_than_16_bits_then_each_still_gets_its_own_gradient(backend):
     T = 70_000
     v = torch.arange(T, dtype=torch.float64).view(1, 1, T, 1).requires_grad_()
     backwards = EdgeTable(np.arange(T, dtype=np.int32)[::-1, None])
-    out = sparse_attention(torch.ones_like(v), torch.ones_like(v), v, backwards, backend="torch")
+    out = sparse_attention(torch.ones_like(v), torch.ones_like(v), v, backwards, backend=backend)
     assert torch.equal(out, v.flip(2))
     gradient, = torch.autograd.grad(out, v, v.detach().clone())
     assert torch.equal(gradient, v.flip(2))
 
 
-@pytest.mark.parametrize("backend", ["torch", "masked"])
+@pytest.mark.parametrize("backend", ["cpu", "torch", "masked"])
 def test_when_the_same_call_is_made_twice_then_every_bit_is_the_same(backend):
     data = [x.requires_grad_() for x in qkv(T=200)]
     results = []
@@ -122,16 +126,35 @@ def test_when_the_cache_is_full_then_the_oldest_goes_and_the_newest_stays():
     assert cache.bytes == 50 and get("huge", 50).nbytes == 50 and made[-1] == "huge"
 
 
-def chosen(pattern, T, B=1, H=4, **learned):
-    q, k, v = qkv(B=B, H=H, T=T)
+def chosen(pattern, T, B=1, H=4, dtype=torch.float32, **learned):
+    q, k, v = qkv(B=B, H=H, T=T, dtype=dtype)
     given = {"alpha": None, "span": None, "slopes": None} | learned
     return attention.choose(checked(q, k, v, pattern, 0, **given))
 
 
-def test_when_auto_chooses_then_few_keys_go_to_torch_and_many_keys_or_few_pairs_to_a_mask():
+@pytest.fixture
+def without_numba(monkeypatch):
+    monkeypatch.setattr(type(BACKENDS["cpu"]), "missing", lambda self: "numba was left out")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def test_when_auto_chooses_then_few_pairs_and_dense_patterns_go_to_sdpa_and_all_else_to_kernels():
+    assert chosen(FAR, 512) == "cpu"
+    assert chosen(FAR, 64) == "masked" and chosen(FAR, 128) == "cpu" and chosen(FAR, 64, B=8) == "cpu"
+    assert chosen(FAR, 16, dtype=torch.bfloat16) == "cpu"
+    assert chosen(FAR, 512, dtype=torch.float16) == "torch"
+    assert chosen(Offsets(tuple(range(511))), 512) == "cpu"
+    assert chosen(LearnedOffsets(2, (5,)), 8, alpha=torch.tensor(1.0)) == "cpu"
+    assert chosen(patterns.build("dense"), 512) == "masked"
+    assert chosen(patterns.build("dense"), 512, slopes=torch.ones(4)) == "cpu"
+
+
+def test_when_there_is_no_numba_then_few_keys_go_to_torch_and_many_keys_or_few_pairs_to_a_mask(without_numba):
     assert chosen(FAR, 512) == "torch"
     assert chosen(FAR, 32) == "masked"
-    assert chosen(FAR, 32, B=64) == "torch"
+    assert chosen(FAR, 32, B=128) == "torch"
     assert chosen(Offsets(tuple(range(200))), 512) == "torch" and chosen(Offsets(tuple(range(300))), 512) == "masked"
     assert chosen(Offsets((0,), leading=300), 512) == "masked"
     assert chosen(HeadOffsets((FAR, FAR, FAR, Offsets(tuple(range(300))))), 512) == "masked"
@@ -165,7 +188,7 @@ def test_when_a_backend_is_added_to_the_registry_then_it_is_used_by_name(monkeyp
     monkeypatch.setitem(BACKENDS, "zero", Zero())
     q, k, v = qkv()
     assert not sparse_attention(q, k, v, FAR, backend="zero").any()
-    with pytest.raises(SuiteError, match=r"backend 'zero' cannot do EdgeTable; use one of: auto, reference, masked, torch"):
+    with pytest.raises(SuiteError, match=r"'zero' cannot do EdgeTable in torch.float32 on cpu; use one of: auto, reference, masked, torch, cpu"):
         sparse_attention(q, k, v, EdgeTable(np.zeros((20, 1), np.int32)), backend="zero")
     monkeypatch.setattr(Zero, "lacks", "no abacus; buy one")
     with pytest.raises(SuiteError, match="backend 'zero' is not available: no abacus; buy one"):
@@ -223,14 +246,14 @@ def test_when_a_call_does_not_fit_then_the_error_names_what_and_how(name):
         sparse_attention(**({"q": X, "k": KV, "v": KV, "pattern": FAR} | given))
 
 
-@pytest.mark.parametrize("backend", ["reference", "masked", "torch"])
+@pytest.mark.parametrize("backend", ["reference", "masked", "torch", "cpu"])
 @pytest.mark.parametrize("name", EMPTY)
 def test_when_a_query_has_no_key_then_it_is_refused_by_number_instead_of_not_a_number(name, backend):
     with pytest.raises(SuiteError, match=f"query {7 if name == 'table' else 0} attends no key"):
         sparse_attention(X, KV, KV, EMPTY[name], backend=backend)
 
 
-@pytest.mark.parametrize("backend", ["reference", "masked", "torch"])
+@pytest.mark.parametrize("backend", ["reference", "masked", "torch", "cpu"])
 @pytest.mark.parametrize(("row", "message"), MALFORMED)
 def test_when_a_table_of_edges_is_malformed_then_it_is_refused(row, message, backend):
     with pytest.raises(SuiteError, match=message):
@@ -238,10 +261,11 @@ def test_when_a_table_of_edges_is_malformed_then_it_is_refused(row, message, bac
 
 
 def test_when_a_mask_cannot_hold_interpolated_keys_then_the_error_says_which_backends_can():
-    with pytest.raises(SuiteError, match="backend 'masked' cannot do LearnedOffsets; use one of: auto, reference, torch"):
+    with pytest.raises(SuiteError, match="'masked' cannot do LearnedOffsets in torch.float32 on cpu; use one of: auto, reference, torch"):
         sparse_attention(X, KV, KV, LearnedOffsets(1, (4,)), alpha=ONE, backend="masked")
 
 
 def test_when_distances_repeat_then_they_are_refused_as_a_key_would_count_twice():
-    with pytest.raises(SuiteError, match="without repeats"):
-        sparse_attention(X, KV, KV, Offsets((0, 1, 1)), backend="torch")
+    for backend in ("torch", "cpu"):
+        with pytest.raises(SuiteError, match="without repeats"):
+            sparse_attention(X, KV, KV, Offsets((0, 1, 1)), backend=backend)

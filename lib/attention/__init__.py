@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -10,6 +12,7 @@ from lib.attention import torch_edges, torch_learned, torch_offsets
 from lib.attention.call import Call, checked
 from lib.attention.cpu import Cpu
 from lib.attention.dense import Masked, dense_kind
+from lib.attention.gpu import Gpu
 from lib.attention.reference import Reference
 from lib.errors import SuiteError, one_of
 from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Pattern, SoftWindow
@@ -49,29 +52,44 @@ class Torch:
         return torch_offsets.attend(call)
 
 
-# A compiled backend (numba on a CPU, triton on a GPU) is one more entry here, and one more line in `choose`.
-BACKENDS: dict[str, Backend] = {"reference": Reference(), "masked": Masked(), "torch": Torch(), "cpu": Cpu()}
+BACKENDS: dict[str, Backend] = {"reference": Reference(), "masked": Masked(), "torch": Torch(), "cpu": Cpu(), "gpu": Gpu()}
 
-FEW_PAIRS = 2**17      # B * H * T^2 below which a mask wins whatever the number of keys
-MASK_LENGTH = 8192     # the longest T for which an accelerator gets a mask: 64 MiB a head
+FEW_PAIRS = {"cpu": 2**15, "torch": 2**17}     # B * H * T^2 below which a mask wins whatever the number of keys
+MASK_LENGTH = 8192                             # the longest T for which an accelerator gets a mask: 64 MiB a head
 
 
 def choose(call: Call) -> str:
     """What `auto` means for this call.
 
-    Measured with one thread, forward and backward, float32 and bfloat16: at C = T/2 keys `torch` and `masked` take the same
-    time for T = 64, 128, 256 and 1024 (ratios 0.98, 1.00, 1.0, 1.04), at C = T/8 `torch` takes 0.1 to 0.7 of it; below
-    `FEW_PAIRS` the dozen small operations of `torch` cost more than a whole `[T, T]` product (1.5 times at B*H = 4, T = 64).
-    Accelerators have not been measured: a mask as long as it is small.
+    On a CPU, measured with one thread, forward and backward: the call itself takes `cpu` 0.25 ms, in which SDPA in float32 does
+    4 heads of T = 64; beyond, `cpu` takes 0.7 of its time with a mask at T = 128, 0.2 at T = 256, and still as much where every
+    query attends every key. In bfloat16 SDPA is slower from T = 16 on. Without numba: `torch`, which costs as much as a mask at
+    C = T/2 keys, and 1.5 times as much below `FEW_PAIRS`. Dense patterns need no mask, and SDPA halves the work of causal ones.
+    Accelerators have not been measured.
     """
     B, H, G, T, D = call.shape
-    if not BACKENDS["masked"].supports(call):
-        return "torch"
     if dense_kind(call) and call.slopes is None:
         return "masked"
-    if call.q.device.type != "cpu":
+    kernels = "gpu" if call.q.device.type == "cuda" else "cpu"
+    if BACKENDS[kernels].missing():
+        _say_slow(kernels, BACKENDS[kernels].missing())
+        kernels = "torch"
+    elif not BACKENDS[kernels].supports(call):
+        kernels = "torch"
+    if not BACKENDS["masked"].supports(call):
+        return kernels
+    if kernels == "torch" and call.q.device.type != "cpu":
         return "masked" if T <= MASK_LENGTH else "torch"
-    return "masked" if B * H * T * T < FEW_PAIRS or 2 * _columns(call.keys) > T else "torch"
+    if kernels == "torch":
+        return "masked" if B * H * T * T < FEW_PAIRS["torch"] or 2 * _columns(call.keys) > T else "torch"
+    few = B * H * T * T < FEW_PAIRS["cpu"] and call.out_dtype != torch.bfloat16
+    return "masked" if few and kernels == "cpu" else kernels
+
+
+@lru_cache(maxsize=None)
+def _say_slow(backend: str, missing: str) -> None:
+    """Once, where the kernels made for a device cannot be used."""
+    warnings.warn(f"attention without its fast backend {backend!r}: {missing}", stacklevel=4)
 
 
 def _columns(keys: Keys) -> int:
@@ -95,15 +113,25 @@ def sparse_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern:
     pattern: a `Pattern`, or keys in one of the forms of `lib.patterns.base` (an edge table of one's own, for instance).
     alpha: 0-dim, for LearnedOffsets. span: `[H]`, for SoftWindow. Both may require a gradient.
     slopes: `[H]`, ALiBi (arXiv 2108.12409): the bias `-slope * |i - j|`, a learned rung's real distance included.
-    backend: `auto` (the fastest measured, see `choose`), `reference`, `masked` or `torch`.
-    A `SuiteError` names what does not fit: shapes, a missing alpha, a backend that cannot do it, a query without any key.
-    Of `torch` there are first derivatives only: `create_graph=True` is refused.
+    backend: `auto` (the fastest measured, see `choose`), `cpu` (numba), `gpu` (Triton), `torch`, `masked` or `reference`.
+    A `SuiteError` names what does not fit: shapes, a missing alpha, a backend that is not there or cannot do it, a query without
+    any key. Of `cpu`, `gpu` and `torch` there are first derivatives only: `create_graph=True` is refused.
     """
+    attend = _opaque if torch.compiler.is_compiling() else _attend
+    return attend(q, k, v, pattern, layer, alpha, span, slopes, backend)
+
+
+def _attend(q, k, v, pattern, layer, alpha, span, slopes, backend) -> torch.Tensor:
     call = checked(q, k, v, pattern, layer, alpha, span, slopes)
     name = choose(call) if one_of(backend, [*BACKENDS, "auto"], "backend") == "auto" else backend
     if BACKENDS[name].missing():
         raise SuiteError(f"backend {name!r} is not available: {BACKENDS[name].missing()}")
     if not BACKENDS[name].supports(call):
         able = [other for other, one in BACKENDS.items() if not one.missing() and one.supports(call)]
-        raise SuiteError(f"backend {name!r} cannot do {type(call.keys).__name__}; use one of: auto, {', '.join(able)}")
+        what = f"{type(call.keys).__name__} in {call.out_dtype} on {call.q.device}"
+        raise SuiteError(f"backend {name!r} cannot do {what}; use one of: auto, {', '.join(able)}")
     return BACKENDS[name](call)
+
+
+# Plans are Python's and numpy's work, done once and kept: not for torch.compile to trace, whose program is cut here.
+_opaque = torch.compiler.disable(_attend)

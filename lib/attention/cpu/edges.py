@@ -17,6 +17,7 @@ from lib.attention.cpu.exponential import exponential
 from lib.attention.cpu.vectors import dot4, fma, head_of, load, prefetch_rows, put4, store, zero
 
 BLOCK = 64
+SOON = 16           # rows ahead that are prefetched
 FAST = {"reassoc", "contract", "nsz", "arcp"}       # sums in any order; infinities and not-a-numbers keep their meaning
 
 
@@ -81,16 +82,16 @@ def forward(row, pieces, places, sizes, keys, counts, scale, slopes, keep, P, be
     S, spare = np.zeros((1, P.shape[2]), P.dtype), np.zeros(P.shape[2], P.dtype)
     for task in range(begin, end):
         b, g, i0 = task // blocks // G, task // blocks % G, task % blocks * BLOCK
-        ahead, end_ahead = min(i0 + BLOCK, T), min(i0 + 2 * BLOCK, T)
         k, k_step = head_of(places, 1, b, g)
         v, v_step = head_of(places, 2, b, g)
         for h in range(g * (H // G), (g + 1) * (H // G)):
             own = h if len(keys) > 1 else 0
             q, q_step = head_of(places, 0, b, h)
             out, out_step = head_of(places, 3, b, h)
-            prefetch_rows(q, q_step, ahead, end_ahead, nbytes)
-            prefetch_rows(out, out_step, ahead, end_ahead, nbytes)
             for i in range(i0, min(i0 + BLOCK, T)):
+                soon = min(i + SOON, T - 1)
+                prefetch_rows(q, q_step, soon, soon + 1, nbytes)
+                prefetch_rows(out, out_step, soon, soon + 1, nbytes)
                 weights, count = P[b * H + h, i] if keep else spare, counts[own, i]
                 dots(row, pieces, q + i * q_step, k, k_step, keys[own, i], count, S)
                 softmax(S, scale, slopes[h], i, keys[own, i], count, weights)
@@ -98,32 +99,33 @@ def forward(row, pieces, places, sizes, keys, counts, scale, slopes, keep, P, be
 
 
 @njit(nogil=True, cache=True)
-def backward(row, pieces, places, sizes, keys, counts, scale, P, dS, begin, end):
-    """Tasks `begin` to `end` of the queries' part; places: q, k, v, dout, dq. dS `[B * H, T, Cp]`: derivatives by the products."""
+def backward(row, pieces, places, sizes, keys, counts, scale, P, dS, base, begin, end):
+    """Tasks `begin` to `end` of the queries' part; places: q, k, v, dout, dq. dS `[heads, T, Cp]`: derivatives by
+    the products, of the heads from number `base` on."""
     B, H, G, T = sizes
     blocks, nbytes = (T + BLOCK - 1) // BLOCK, pieces * row.nbytes
     S = np.zeros((1, P.shape[2]), P.dtype)
     for task in range(begin, end):
         b, g, i0 = task // blocks // G, task // blocks % G, task % blocks * BLOCK
-        ahead, end_ahead = min(i0 + BLOCK, T), min(i0 + 2 * BLOCK, T)
         k, k_step = head_of(places, 1, b, g)
         v, v_step = head_of(places, 2, b, g)
         for h in range(g * (H // G), (g + 1) * (H // G)):
             own, at = h if len(keys) > 1 else 0, b * H + h
             dout, dout_step = head_of(places, 3, b, h)
             dq, dq_step = head_of(places, 4, b, h)
-            prefetch_rows(dout, dout_step, ahead, end_ahead, nbytes)
-            prefetch_rows(dq, dq_step, ahead, end_ahead, nbytes)
             for i in range(i0, min(i0 + BLOCK, T)):
+                soon = min(i + SOON, T - 1)
+                prefetch_rows(dout, dout_step, soon, soon + 1, nbytes)
+                prefetch_rows(dq, dq_step, soon, soon + 1, nbytes)
                 count = counts[own, i]
                 dots(row, pieces, dout + i * dout_step, v, v_step, keys[own, i], count, S)
-                to_dproducts(S, P[at, i], scale, count, dS[at, i])
-                mix(row, pieces, dS[at, i], k, k_step, keys[own, i], count, dq + i * dq_step)
+                to_dproducts(S, P[at, i], scale, count, dS[at - base, i])
+                mix(row, pieces, dS[at - base, i], k, k_step, keys[own, i], count, dq + i * dq_step)
 
 
 @njit(nogil=True, cache=True)
-def pull(row, pieces, places, sizes, starts, queries, slots, P, dS, begin, end):
-    """Tasks `begin` to `end` of dk and dv; places: q, dout, dk, dv.
+def pull(row, pieces, places, sizes, starts, queries, slots, P, dS, base, begin, end):
+    """Tasks `begin` to `end` of dk and dv; places: q, dout, dk, dv. dS as in `backward`.
 
     Key j is attended by `queries[h, e]`, as their key number `slots[h, e]`, for `starts[h, j] <= e < starts[h, j + 1]`.
     """
@@ -138,7 +140,7 @@ def pull(row, pieces, places, sizes, starts, queries, slots, P, dS, begin, end):
                 at = piece * row.nbytes
                 total_k, total_v = zero(row), zero(row)
                 for h in range(g * (H // G), (g + 1) * (H // G)):
-                    own, w, dw = h if len(starts) > 1 else 0, P[b * H + h], dS[b * H + h]
+                    own, w, dw = h if len(starts) > 1 else 0, P[b * H + h], dS[b * H + h - base]
                     q, q_step = head_of(places, 0, b, h)
                     dout, dout_step = head_of(places, 1, b, h)
                     for e in range(starts[own, j], starts[own, j + 1]):

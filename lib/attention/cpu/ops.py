@@ -5,6 +5,7 @@ An operator takes tensors and numbers only, so the keys are named by the number 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -21,7 +22,9 @@ from lib.errors import SuiteError
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 LEAST = min(WIDTHS)             # rows are filled up with zeros to a multiple of it, which changes no product
+ROWS = 4096                     # queries whose derivatives are taken from start to end before the next
 Optional = torch.Tensor | None
+Steps = Callable[[slice, np.ndarray, np.ndarray], list[tuple]]      # of the heads of a slice: kernels, each with its arguments
 
 
 class Launch:
@@ -36,10 +39,31 @@ class Launch:
         self.scale = self.numbers(self.D ** -0.5)
         self.slopes = self.rule.slopes.astype(self.numbers)
 
-    def run(self, kernel, tensors: list[torch.Tensor], *rest: object) -> None:
+    def given(self, *tensors: torch.Tensor) -> tuple[object, ...]:
+        """What every kernel is given first."""
         places = np.array([[x.data_ptr(), *(stride * x.element_size() for stride in x.stride()[:3])] for x in tensors])
-        over_threads(kernel, self.row, self.pieces, places, (self.B, self.H, self.G, self.T), *rest,
-                     tasks=self.B * self.G * self.blocks)
+        return self.row, self.pieces, places, (self.B, self.H, self.G, self.T)
+
+    def in_turn(self, steps: Steps, *shape: int) -> None:
+        """Kernels of which each reads what those before it left of the same heads, in two arrays `[heads, *shape]`.
+
+        Some groups of heads at a time, so that this is still in the cache, and in little memory: as many as have `ROWS` queries.
+        Where there are fewer groups than threads, kernel by kernel instead.
+        """
+        groups, size, threads = self.B * self.G, self.H // self.G, torch.get_num_threads()
+        if groups < threads:
+            for kernel, *arguments in steps(slice(0, groups * size), self.array(groups * size, *shape), self.array(groups * size, *shape)):
+                over_threads(kernel, *arguments, 0, tasks=groups * self.blocks)
+            return
+        at_once = min(-(-groups // threads), max(1, ROWS // (size * self.T)))
+
+        def some(begin: int, end: int) -> None:
+            left, right = self.array(at_once * size, *shape), self.array(at_once * size, *shape)
+            for first in range(begin, end, at_once):
+                last = min(first + at_once, end)
+                for kernel, *arguments in steps(slice(first * size, last * size), left, right):
+                    kernel(*arguments, first * size, first * self.blocks, last * self.blocks)
+        over_threads(some, tasks=groups)
 
     @property
     def blocks(self) -> int:
@@ -56,6 +80,7 @@ class Launch:
         """P `[B * H, C, Tp]` and far `[B * H, R, Tp]` in what is saved; of no head where nothing is."""
         heads, C, R, Tp = (self.B * self.H if saved.size else 0), plan.columns, len(plan.rungs), column_length(self.T)
         split = heads * C * Tp
+        saved[split + heads * R * Tp:] = 0               # rungs that this alpha does not have
         return saved[:split].reshape(heads, C, Tp), saved[split:split + heads * R * Tp].reshape(heads, R, Tp)
 
     def table(self, saved: np.ndarray, plan: Edges) -> np.ndarray:
@@ -99,13 +124,15 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, alpha: Optional, b
     saved = torch.empty(call.rule.saved(call.B) if keep else 0, dtype=call.dtype)
     q_, k_, v_ = (call.rows(x) for x in (q, k, v))
     out, written = out_like(q, q_)
-    tensors = [q_, k_, v_, written]
+    given, tasks = call.given(q_, k_, v_, written), call.B * call.G * call.blocks
     if isinstance(plan, Edges):
-        call.run(edges.forward, tensors, plan.keys, plan.counts, call.scale, call.slopes, keep, call.table(saved.numpy(), plan))
+        over_threads(edges.forward, *given, plan.keys, plan.counts, call.scale, call.slopes, keep, call.table(saved.numpy(), plan),
+                     tasks=tasks)
     else:
         bias_ = call.rule.bias(plan, number(alpha), plain_array(bias)).astype(call.numbers)
-        call.run(shifts.forward, tensors, plan.shifts, plan.counts, plan.leading, plan.causal, plan.plain, plan.rungs,
-                 plan.fractions.astype(call.numbers), call.scale, bias_, call.slopes, keep, *call.columns(saved.numpy(), plan))
+        over_threads(shifts.forward, *given, plan.shifts, plan.counts, plan.leading, plan.causal, plan.plain, plan.rungs,
+                     plan.fractions.astype(call.numbers), call.scale, bias_, call.slopes, keep, *call.columns(saved.numpy(), plan),
+                     tasks=tasks)
     return finished(out, written), saved
 
 
@@ -122,24 +149,24 @@ def attend_backward(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: tor
     plan = call.rule.plan(number(alpha))
     q_, k_, v_, dout_ = (call.rows(x) for x in (q, k, v, dout.to(q.dtype)))
     (dq, dq_), (dk, dk_), (dv, dv_) = out_like(q, q_), out_like(k, k_), out_like(v, v_)
-    tensors, dbias, dt = [q_, k_, v_, dout_, dq_], None, None
+    for_queries, dbias, dt = call.given(q_, k_, v_, dout_, dq_), None, None
     if isinstance(plan, Edges):
         P = call.table(saved.numpy(), plan)
-        dS = call.array(*P.shape)
-        call.run(edges.backward, tensors, plan.keys, plan.counts, call.scale, P, dS)
-        call.run(edges.pull, [q_, dout_, dk_, dv_], plan.starts, plan.queries, plan.slots, P, dS)
+        for_keys = call.given(q_, dout_, dk_, dv_)
+        call.in_turn(lambda heads, dS, _: [
+            (edges.backward, *for_queries, plan.keys, plan.counts, call.scale, P, dS),
+            (edges.pull, *for_keys, plan.starts, plan.queries, plan.slots, P, dS)], *P.shape[1:])
     else:
         P, far = call.columns(saved.numpy(), plan)
         heads, C, Tp = P.shape
-        R = len(plan.rungs)
-        dS = call.array(heads, plan.shifts.shape[1] + plan.most_leading, Tp)
-        W = call.array(*dS.shape) if R else P
+        R, keys = len(plan.rungs), (plan.shifts, plan.counts, plan.leading)
         wanted = bias is not None or (R > 0 and call.rule.slopes.any())
         dbias, dt = np.zeros((heads, call.blocks, C if wanted else 0), call.numbers), np.zeros((heads, call.blocks, R))
-        call.run(shifts.backward, tensors, plan.shifts, plan.counts, plan.leading, plan.causal, plan.plain, plan.rungs,
-                 plan.fractions.astype(call.numbers), call.scale, P, far, dS, W, dbias, dt)
-        call.run(shifts.pull, [dout_, dv_], plan.shifts, plan.counts, plan.leading, W)
-        call.run(shifts.pull, [q_, dk_], plan.shifts, plan.counts, plan.leading, dS)
+        fractions, for_values, for_keys = plan.fractions.astype(call.numbers), call.given(dout_, dv_), call.given(q_, dk_)
+        call.in_turn(lambda heads, dS, W: [
+            (shifts.backward, *for_queries, *keys, plan.causal, plan.plain, plan.rungs, fractions, call.scale, P, far, dS, W, dbias, dt),
+            (shifts.pull, *for_values, *keys, W if R else P[heads]),
+            (shifts.pull, *for_keys, *keys, dS)], plan.shifts.shape[1] + plan.most_leading, Tp)
     return (finished(dq, dq_), finished(dk, dk_), finished(dv, dv_), by_alpha(call, plan, alpha, dbias, dt),
             by_bias(call, bias, dbias))
 
@@ -166,9 +193,8 @@ def by_bias(call: Launch, bias: Optional, dbias: np.ndarray | None) -> torch.Ten
 
 @attend_backward.register_fake
 def _(dout, q, k, v, alpha, bias, saved, rule):
-    none = q.new_empty(0, dtype=torch.float32)
-    return (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), none if alpha is None else torch.empty_like(alpha),
-            none if bias is None else torch.empty_like(bias))
+    return (*(torch.empty_like(x) for x in (q, k, v)),
+            *(torch.empty(0, device=q.device) if x is None else torch.empty_like(x) for x in (alpha, bias)))
 
 
 def _keep(ctx, inputs, output):

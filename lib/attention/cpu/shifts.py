@@ -44,6 +44,13 @@ def four_within(row, x, step, i, T):
 
 
 @njit
+def prefetch_four(row, pieces, x, step, i, T):
+    """Ask for the rows that the next block needs, four at a time between the products, so that memory and arithmetic overlap."""
+    if i + BLOCK + 3 < T:
+        prefetch_rows(x, step, i + BLOCK, i + BLOCK + 4, pieces * row.nbytes)
+
+
+@njit
 def range_of(shifts, count, i, T):
     """The range of ascending shifts whose row `i - s` exists for at least one of rows i to i + 3."""
     first, last = 0, count
@@ -60,6 +67,8 @@ def dots(row, pieces, x, x_step, y, y_step, shifts, count, leading, i0, rows, T,
     N = len(shifts)
     for r in range(0, rows, 4):
         i = i0 + r
+        prefetch_four(row, pieces, x, x_step, i, T)
+        prefetch_four(row, pieces, y, y_step, i, T)
         first, last = range_of(shifts, count, i, T)
         for piece in range(pieces):
             at, more = piece * row.nbytes, piece > 0
@@ -102,6 +111,8 @@ def mix(row, pieces, w, y, y_step, shifts, count, leading, i0, rows, T, out, out
     N = len(shifts)
     for r in range(0, rows, 4):
         i = i0 + r
+        prefetch_four(row, pieces, y, y_step, i, T)
+        prefetch_four(row, pieces, out, out_step, i, T)
         first, last = range_of(shifts, count, i, T)
         for piece in range(pieces):
             at = piece * row.nbytes
@@ -148,11 +159,15 @@ def copied(S, first, last, L, to):
 
 
 @njit
-def kept(L, rows, P, i0):
-    """A block's columns into those of the whole head, `P [C, Tp]`."""
+def kept(L, rows, P, i0, T):
+    """A block's columns into those of the whole head, `P [C, Tp]`; the next block's places are prefetched, those behind T set to 0."""
     for c in range(len(L)):
         for r in range(rows):
             P[c, i0 + r] = L[c, r]
+        if i0 + rows < T:
+            prefetch_rows(P[c, i0 + rows:].ctypes.data, 0, 0, 1, BLOCK * P.itemsize)
+        else:
+            P[c, T:] = 0
 
 
 @njit(fastmath=FAST)
@@ -246,30 +261,26 @@ def forward(row, pieces, places, sizes, shifts, counts, leading, causal, plain, 
     bias `[H, plain + R]`, slopes `[H]` (of leading keys). P `[B * H, C, Tp]`, far `[B * H, R, Tp]`.
     """
     B, H, G, T = sizes
-    N, R, blocks, nbytes = shifts.shape[1], len(rungs), (T + BLOCK - 1) // BLOCK, pieces * row.nbytes
+    N, R, blocks = shifts.shape[1], len(rungs), (T + BLOCK - 1) // BLOCK
     most = shifts.shape[1] + (P.shape[1] - plain - R)
     S, W = np.zeros((most, BLOCK), P.dtype), np.zeros((most, BLOCK), P.dtype)
     L, gap = np.zeros((P.shape[1], BLOCK), P.dtype), np.zeros((R, BLOCK), P.dtype)
     for task in range(begin, end):
         b, g, i0 = task // blocks // G, task // blocks % G, task % blocks * BLOCK
-        rows, ahead, end_ahead = min(BLOCK, T - i0), min(i0 + BLOCK, T), min(i0 + 2 * BLOCK, T)
+        rows = min(BLOCK, T - i0)
         k, k_step = head_of(places, 1, b, g)
         v, v_step = head_of(places, 2, b, g)
-        prefetch_rows(k, k_step, ahead, end_ahead, nbytes)
-        prefetch_rows(v, v_step, ahead, end_ahead, nbytes)
         for h in range(g * (H // G), (g + 1) * (H // G)):
             own = h if len(shifts) > 1 else 0
             q, q_step = head_of(places, 0, b, h)
             out, out_step = head_of(places, 3, b, h)
-            prefetch_rows(q, q_step, ahead, end_ahead, nbytes)
-            prefetch_rows(out, out_step, ahead, end_ahead, nbytes)
             dots(row, pieces, q, q_step, k, k_step, shifts[own], counts[own], leading[own], i0, rows, T, S)
             fill_absent(S, shifts[own], counts[own], leading[own], causal, i0, T, -np.inf)
             to_logits(S, plain, rungs, fractions, shifts[own], scale, bias[h], slopes[h], i0, L, gap)
             softmax(L)
             if keep:
-                kept(L, rows, P[b * H + h], i0)
-                kept(gap, rows, far[b * H + h], i0)
+                kept(L, rows, P[b * H + h], i0, T)
+                kept(gap, rows, far[b * H + h], i0, T)
             weights = spread(L, plain, rungs, fractions, shifts[own], i0, W)
             mix(row, pieces, weights, v, v_step, shifts[own], counts[own], leading[own], i0, rows, T, out, out_step)
 
@@ -294,33 +305,29 @@ def by_fraction(dlogits, far, weights, far_values):
 
 
 @njit(nogil=True, cache=True)
-def backward(row, pieces, places, sizes, shifts, counts, leading, causal, plain, rungs, fractions, scale, P, far, dS, W, dbias, dt,
+def backward(row, pieces, places, sizes, shifts, counts, leading, causal, plain, rungs, fractions, scale, P, far, dS, W, dbias, dt, base,
              begin, end):
     """Tasks `begin` to `end` of the queries' part; places: q, k, v, dout, dq.
 
-    What `pull` needs: dS `[B * H, N + leading, Tp]`, derivatives by the integer products, and W, the weights spread to integer
-    shifts (empty without rungs: P itself). Sums over a block's queries: dbias `[B * H, blocks, C]` by the logits, where it is not
+    What `pull` needs: dS `[heads, N + leading, Tp]`, derivatives by the integer products, of the heads from number `base` on; and W,
+    alike, the weights spread to integer shifts (without rungs not written: it is P). Sums over a block's queries: dbias `[B * H, blocks, C]` by the logits, where it is not
     empty, and dt `[B * H, blocks, R]` by the fractions.
     """
     B, H, G, T = sizes
-    R, blocks, nbytes = len(rungs), (T + BLOCK - 1) // BLOCK, pieces * row.nbytes
+    R, blocks = len(rungs), (T + BLOCK - 1) // BLOCK
     L, own_P, gap = np.zeros((P.shape[1], BLOCK), P.dtype), np.zeros((P.shape[1], BLOCK), P.dtype), np.zeros((R, BLOCK), P.dtype)
     S = np.zeros((dS.shape[1], BLOCK), P.dtype)
     own_dS, own_W = np.zeros_like(S), np.zeros_like(S)
     for task in range(begin, end):
         b, g, block = task // blocks // G, task // blocks % G, task % blocks
         i0 = block * BLOCK
-        rows, ahead, end_ahead = min(BLOCK, T - i0), min(i0 + BLOCK, T), min(i0 + 2 * BLOCK, T)
+        rows = min(BLOCK, T - i0)
         k, k_step = head_of(places, 1, b, g)
         v, v_step = head_of(places, 2, b, g)
-        prefetch_rows(k, k_step, ahead, end_ahead, nbytes)
-        prefetch_rows(v, v_step, ahead, end_ahead, nbytes)
         for h in range(g * (H // G), (g + 1) * (H // G)):
             own, at = h if len(shifts) > 1 else 0, b * H + h
             dout, dout_step = head_of(places, 3, b, h)
             dq, dq_step = head_of(places, 4, b, h)
-            prefetch_rows(dout, dout_step, ahead, end_ahead, nbytes)
-            prefetch_rows(dq, dq_step, ahead, end_ahead, nbytes)
             dots(row, pieces, dout, dout_step, v, v_step, shifts[own], counts[own], leading[own], i0, rows, T, S)
             fill_absent(S, shifts[own], counts[own], leading[own], causal, i0, T, 0)
             to_columns(S, plain, rungs, fractions, shifts[own], i0, L, gap)
@@ -334,9 +341,9 @@ def backward(row, pieces, places, sizes, shifts, counts, leading, causal, plain,
             for m in range(R):
                 dt[at, block, m] = by_fraction(L[plain + m], far[at, m, i0:i0 + rows], own_P[plain + m], gap[m])
             products = spread(L, plain, rungs, fractions, shifts[own], i0, own_dS)
-            kept(products, rows, dS[at], i0)
+            kept(products, rows, dS[at - base], i0, T)
             if R > 0:
-                kept(spread(own_P, plain, rungs, fractions, shifts[own], i0, own_W), rows, W[at], i0)
+                kept(spread(own_P, plain, rungs, fractions, shifts[own], i0, own_W), rows, W[at - base], i0, T)
             mix(row, pieces, products, k, k_step, shifts[own], counts[own], leading[own], i0, rows, T, dq, dq_step)
 
 
@@ -375,28 +382,26 @@ def plus_leading(row, total, w, n, leading, x, x_step, T):
 
 
 @njit(nogil=True, cache=True)
-def pull(row, pieces, places, sizes, shifts, counts, leading, weights, begin, end):
+def pull(row, pieces, places, sizes, shifts, counts, leading, weights, base, begin, end):
     """Tasks `begin` to `end` of `out[j] = sum over heads and n of weights[n, j + shifts[n]] x[j + shifts[n]]`.
 
-    places: x `[B, H, T, D]`, out `[B, G, T, D]`. weights `[B * H, N + leading, Tp]`: those of leading keys follow the shifts'.
+    places: x `[B, H, T, D]`, out `[B, G, T, D]`. weights `[heads, N + leading, Tp]`, of the heads from number `base` on; those of
+    leading keys follow the shifts'.
     """
     B, H, G, T = sizes
     N, blocks = shifts.shape[1], (T + BLOCK - 1) // BLOCK
     for task in range(begin, end):
         b, g, j0 = task // blocks // G, task // blocks % G, task % blocks * BLOCK
         out, out_step = head_of(places, 1, b, g)
-        ahead, end_ahead = min(j0 + BLOCK, T), min(j0 + 2 * BLOCK, T)
-        prefetch_rows(out, out_step, ahead, end_ahead, pieces * row.nbytes)
-        for h in range(g * (H // G), (g + 1) * (H // G)):
-            x, x_step = head_of(places, 0, b, h)
-            prefetch_rows(x, x_step, ahead, end_ahead, pieces * row.nbytes)
         for j in range(j0, min(j0 + BLOCK, T), 4):
+            prefetch_four(row, pieces, out, out_step, j, T)
             for piece in range(pieces):
                 at = piece * row.nbytes
                 total = (zero(row), zero(row), zero(row), zero(row))
                 for h in range(g * (H // G), (g + 1) * (H // G)):
-                    own, w = h if len(shifts) > 1 else 0, weights[b * H + h]
+                    own, w = h if len(shifts) > 1 else 0, weights[b * H + h - base]
                     x, x_step = head_of(places, 0, b, h)
+                    prefetch_four(row, pieces, x, x_step, j + shifts[own, counts[own] - 1], T)
                     for n in range(counts[own]):
                         i = j + shifts[own, n]
                         if i >= 0 and i + 3 < T:

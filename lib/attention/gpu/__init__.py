@@ -11,6 +11,7 @@ import torch
 from lib.attention.call import Call
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LARGEST = 512           # head size: beyond it tiles do not fit into a multiprocessor
 OLDEST = (8, 0)         # compute capability: bfloat16 on tensor cores
 
 
@@ -26,22 +27,22 @@ def _missing() -> str:
     if interpreted():
         return ""
     if not torch.cuda.is_available():
-        return ("torch sees no GPU: start where there is one, with a CUDA build of torch, or set TRITON_INTERPRET=1 before Python "
-                "starts to run its kernels on the CPU, slowly")
+        return ("torch sees no GPU: start where there is one, with a CUDA build of torch, or set TRITON_INTERPRET=1 before "
+                "Python starts to run its kernels on the CPU, slowly")
     if torch.cuda.get_device_capability() < OLDEST:
         return f"{torch.cuda.get_device_name()} is too old: compute capability {'.'.join(map(str, OLDEST))} or later is needed"
     return ""
 
 
 class Gpu:
-    """Backend `gpu`: any pattern in float32, bfloat16 or float16, computed in float32; first derivatives only."""
+    """Backend `gpu`: any pattern; float32, bfloat16 or float16, summed in float32; head sizes to 512; no second derivatives."""
 
     def missing(self) -> str:
         return _missing()
 
     def supports(self, call: Call) -> bool:
         there = call.q.is_cuda or (interpreted() and call.q.device.type == "cpu")
-        return there and call.out_dtype in DTYPES
+        return there and call.out_dtype in DTYPES and call.q.shape[-1] <= LARGEST
 
     def __call__(self, call: Call) -> torch.Tensor:
         from lib.attention.gpu.ops import run       # imports triton, and settles whether it interprets

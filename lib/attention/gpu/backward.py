@@ -1,8 +1,8 @@
 """The backward kernels, one for queries and two for keys. Nothing is added atomically: results repeat bit for bit.
 
 The transpose of a shift is a shift: key j collects from the queries `j + d` that read it. For listed keys the first kernel
-leaves weights p and logit gradients ds, `kept` `[B, units, columns, T, R, 2]` in the inputs' dtype, so that keys need sums only;
-bands are computed anew on tensor cores. Keys that a table or a leading column names are collected from transposed lists.
+leaves weights p and logit gradients ds, `kept` `[B, units, columns, T, R, 2]` in the inputs' dtype, so that keys need sums
+only; bands are computed anew on tensor cores. Keys that a table or a leading column names collect from transposed lists.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, asking, band_logits, listed, load_rows, product, program, rows_of, rung,
-                                     store_rows)
+from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, asking, band_logits, listed, load_rows, product, program,
+                                     rows_of, rung, store_rows)
 
 
 @triton.jit
@@ -33,8 +33,8 @@ def queries(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
             GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
             BN: tl.constexpr, FORM: tl.constexpr, BANDS: tl.constexpr, BY_UNIT: tl.constexpr,
             ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr):
-    """`dq`, `delta` (out . dout of each row), and `kept`, the weights and logit gradients of listed keys; by program the sums that the rungs'
-    fractions get (`dts`, `[programs, columns]`), and by row those that the span gets (`dspans`, as `delta`)."""
+    """`dq`; `delta`, out . dout of each row; `kept`, weights and logit gradients of listed keys; the gradients of the rungs'
+    fractions, summed by program (`dts` `[programs, columns]`), and of the span, by row (`dspans`, as `delta`)."""
     block, unit, b = program(blocks, units)
     i, r = rows_of(block * (BM // RP), BM, RP)
     head, there = unit * R + r, (r < R) & (i < T)
@@ -129,7 +129,7 @@ def pieces_of_keys(q, dout, kept, sums, q_step, dout_step, starts, lengths, entr
                    T, units, columns, pieces, tiles,
                    R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
                    BY_UNIT: tl.constexpr):
-    """`sums` `[B, units, pieces, 2, D]` float32: of each piece of a key's list, `sum ds * q` and `sum p * dout` over its queries.
+    """`sums` `[B, units, pieces, 2, D]` float32: of each piece of a key's list, `sum ds * q` and `sum p * dout`.
 
     starts, lengths int32 `[units or 1, pieces]`, longest first in every tile; entries int32 `[n, 2]`: column and query.
     """

@@ -34,7 +34,8 @@ def run(call: Call) -> Tensor:
     plan = CACHE.get(("gpu", rule, call.layer, H, G, T, D, half, q.device), lambda: build(call, half, rungs),
                      stale=lambda plan: plan.rungs != rungs)
     ramp = call.keys.ramp if isinstance(call.keys, SoftWindow) else 0
-    return forward(q, k, v, call.alpha, call.span, call.slopes, plan.tensors(), plan.numbers(), ramp)[0]
+    learned = (None if x is None else x.to(q.device) for x in (call.alpha, call.span, call.slopes))
+    return forward(q, k, v, *learned, plan.tensors(), plan.numbers(), ramp)[0]
 
 
 class Launch:
@@ -71,7 +72,7 @@ class Launch:
         """What a kernel is compiled for, with tiles of so many rows, and so many of their numbers a thread."""
         R, RP, DP, _, _ = self.tiling
         return dict(R=R, RP=RP, D=self.D, DP=DP, BM=rows, BY_UNIT=self.by_head,
-                    num_warps=min(16, max(4, rows * DP // (32 * numbers))))
+                    num_warps=min(16, max(4, rows * DP // (32 * numbers))), num_stages=3 if DP <= 256 else 2)
 
     def kinds(self) -> dict[str, Any]:
         return dict(GROUP=self.H // self.G, BANDS=self.band_tile > 0, ALIBI=self.alibi, SOFT=self.soft, EXACT=self.exact)
@@ -105,9 +106,10 @@ def forward(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, span: Tensor 
     q, k, v = map(_in_rows, (q, k, v))
     on = Launch(q, k, alpha, span, slopes, plan, numbers, ramp)
     out, lse = _like(q, _stored(q)), q.new_empty(on.rows, dtype=torch.float32)
-    attend[(on.queries(),)](q, k, v, out, lse, *map(_steps, (q, k, v, out)), *on.lists(on.query_ranges),
-                            *on.sizes(on.query_blocks), FORM=on.form, BN=on.band_tile or 16, **on.tiles(on.tiling.BM, 32),
-                            **on.kinds())
+    with torch.cuda.device_of(q):                       # triton launches on the current device
+        attend[(on.queries(),)](q, k, v, out, lse, *map(_steps, (q, k, v, out)), *on.lists(on.query_ranges),
+                                *on.sizes(on.query_blocks), FORM=on.form, BN=on.band_tile or 16,
+                                **on.tiles(on.tiling.BM, 32), **on.kinds())
     return out.to(q.dtype), lse
 
 
@@ -123,33 +125,36 @@ def backward(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, span: Tensor
              ramp: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, and of alpha (0-dim) and span `[H]`, where they are given, the gradients in float32 (else empty)."""
     q, k, v, dout = map(_in_rows, (q, k, v, dout))
-    on = Launch(q, k, alpha, span, slopes, plan, numbers, ramp)
+    on, rungs = Launch(q, k, alpha, span, slopes, plan, numbers, ramp), numbers[0] == RUNGS
     dq, dk, dv = (_like(x, _stored(x)) for x in (q, k, v))
-    delta = torch.empty_like(lse)
-    kept = q.new_empty(on.B, on.units, on.columns, on.T, on.tiling.R, 2, dtype=_stored(q))
-    rungs = on.form == RUNGS
+    delta, kept = torch.empty_like(lse), q.new_empty(on.B, on.units, on.columns, on.T, on.tiling.R, 2, dtype=_stored(q))
     dts = lse.new_zeros(on.queries(), on.columns if rungs else 0)
     dspans = torch.empty_like(lse) if on.soft else lse.new_empty(0)
-    kernels.queries[(on.queries(),)](
-        q, k, v, out, dout, lse, delta, dq, kept, dts, dspans, *map(_steps, (q, k, v, out, dout, dq)),
-        *on.lists(on.query_ranges), *on.sizes(on.query_blocks), FORM=on.form, BN=on.band_tile or 16,
-        **on.tiles(on.tiling.BM, 16), **on.kinds())
-    sums, firsts, places, pieces = lse, on.keys, on.keys, 0             # for want of pieces: never read
-    if on.pieces:
-        starts, lengths, entries, firsts, places = on.pieces
-        pieces = starts.shape[1]
-        tiles = triton.cdiv(pieces, on.tiling.BM // on.tiling.RP)
-        sums = lse.new_empty(on.B, on.units, pieces, 2, on.D)
-        kernels.pieces_of_keys[(tiles * on.units * on.B,)](
-            q, dout, kept, sums, _steps(q), _steps(dout), starts, lengths, entries, on.T, on.units, on.columns, pieces, tiles,
-            **on.tiles(on.tiling.BM, 32))
-    kernels.keys[(on.key_blocks * on.G * on.B,)](
-        q, k, v, dout, lse, delta, dk, dv, kept, sums, *map(_steps, (q, k, v, dout, dk, dv)), *on.lists(on.key_ranges),
-        firsts, places, *on.sizes(on.key_blocks, pieces), FORM=NOTHING if on.form == TABLE else on.form, PIECES=bool(on.pieces),
-        **on.tiles(on.tiling.KM, 16), **on.kinds())
+    with torch.cuda.device_of(q):
+        kernels.queries[(on.queries(),)](
+            q, k, v, out, dout, lse, delta, dq, kept, dts, dspans, *map(_steps, (q, k, v, out, dout, dq)),
+            *on.lists(on.query_ranges), *on.sizes(on.query_blocks), FORM=on.form, BN=on.band_tile or 16,
+            **on.tiles(on.tiling.BM, 16), **on.kinds())
+        sums, firsts, places = _sums_of_pieces(on, q, dout, kept) if on.pieces else (lse, on.keys, on.keys)     # not read
+        kernels.keys[(on.key_blocks * on.G * on.B,)](
+            q, k, v, dout, lse, delta, dk, dv, kept, sums, *map(_steps, (q, k, v, dout, dk, dv)), *on.lists(on.key_ranges),
+            firsts, places, *on.sizes(on.key_blocks, sums.shape[2]), FORM=NOTHING if on.form == TABLE else on.form,
+            PIECES=bool(on.pieces), **on.tiles(on.tiling.KM, 16), **on.kinds())
     dalpha = (dts.sum(0, dtype=torch.float64) @ on.keys[:, 1].double()).float() if rungs else lse.new_zeros(())
     dspan = dspans.sum((0, 2), dtype=torch.float64).flatten().float() if on.soft else lse.new_empty(0)
     return *(dx.to(q.dtype) for dx in (dq, dk, dv)), dalpha, dspan
+
+
+def _sums_of_pieces(on: Launch, q: Tensor, dout: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The sums of each piece of a key's list, and where the pieces of a key are named."""
+    starts, lengths, entries, firsts, places = on.pieces
+    pieces, rows = starts.shape[1], on.tiling.BM
+    tiles = triton.cdiv(pieces, rows // on.tiling.RP)
+    sums = q.new_empty(on.B, on.units, pieces, 2, on.D, dtype=torch.float32)
+    kernels.pieces_of_keys[(tiles * on.units * on.B,)](
+        q, dout, kept, sums, _steps(q), _steps(dout), starts, lengths, entries, on.T, on.units, on.columns, pieces, tiles,
+        **on.tiles(rows, 32))
+    return sums, firsts, places
 
 
 @backward.register_fake
@@ -175,7 +180,7 @@ forward.register_autograd(_backward, setup_context=_setup)
 
 
 def _no_vmap(info, in_dims, *args):
-    raise SuiteError("torch.vmap over backend 'gpu' is not valid: pass the mapped dimension as the batch, or use backend='torch'")
+    raise SuiteError("torch.vmap over backend 'gpu' is not valid: make the mapped dimension the batch, or use backend='torch'")
 
 
 for op in (forward, backward):

@@ -13,8 +13,8 @@ from lib.errors import require
 from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, SoftWindow
 
 NOTHING, OFFSETS, TABLE, RUNGS = range(4)       # what the list of keys holds, beside the bands
-# Distances in succession that make a band, which the tensor cores take, rather than as many listed keys: estimates from counted
-# instructions. A tile of 32 keys costs about as much as two listed ones; in float32, which has no tensor cores, as 32.
+# Distances in succession that make a band, for tensor cores, rather than as many listed keys, in half precision or not. Estimated
+# from counted instructions: a tile of 32 keys costs as much as about two listed ones; in float32, without tensor cores, as 32.
 BAND = {True: 4, False: 32}
 PIECE = 128             # entries of a key's list that one row of a kernel sums; longer lists are cut
 NOWHERE = 2**30         # the offset of a column that no query has
@@ -204,7 +204,7 @@ def _without_bands(rows: np.ndarray, T: int, least: int) -> tuple[np.ndarray, li
     """The keys `[T, C]` that lie in no band, at the front of their rows, and the bands."""
     d = np.where(rows >= 0, np.arange(T)[:, None] - rows, T)
     counts = np.bincount((d + T - 1).ravel(), minlength=2 * T)[:2 * T - 1]
-    full = np.flatnonzero(counts == T - abs(np.arange(1 - T, T))) - (T - 1)         # distances that each query has, where there is a key
+    full = np.flatnonzero(counts == T - abs(np.arange(1 - T, T))) - (T - 1)         # distances at which no key is missing
     runs = [run for run in np.split(full, np.flatnonzero(np.diff(full) > 1) + 1) if len(run) >= least]
     if not runs:
         return rows, []
@@ -216,8 +216,8 @@ def _without_bands(rows: np.ndarray, T: int, least: int) -> tuple[np.ndarray, li
 def _pieces(heads: list[Pairs], T: int) -> tuple[np.ndarray, ...]:
     """The queries of each key, cut into pieces of at most PIECE.
 
-    starts, lengths `[heads, pieces]`, longest first, so that the rows of a tile end together; entries `[n, 2]`, column and query;
-    firsts `[heads, T + 1]`: where in `places` the pieces of a key are named.
+    starts, lengths `[heads, pieces]`, longest first, so that the rows of a tile end together; entries `[n, 2]`, column and
+    query; firsts `[heads, T + 1]`: where in `places` the pieces of a key are named.
     """
     starts, lengths, entries, firsts, places = [], [], [], [], []
     n_entries = n_places = 0

@@ -1,8 +1,8 @@
 """What the kernels share: where a program's rows lie, which keys they list, and products in the right precision.
 
-A tile has BM rows. A row is a query (or key) and a head of its unit, `row = i * RP + r`: the R heads that share keys and values
-lie side by side, so that one line of K or V, once read, serves them all. RP is R rounded up to a power of two, DP the head size.
-Logits are kept in base 2: `exp2(s)` with `s = q.k * scale * LOG2E`.
+A tile has BM rows. A row is a query (or key) and a head of its unit, `row = i * RP + r`: the R heads that share keys and
+values lie side by side, so that one line of K or V, once read, serves them all. RP is R rounded up to a power of two, DP the
+head size. Logits are in base 2: the weight is `exp2(s)` with `s = q.k * scale * LOG2E`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def store_rows(base, offset, there, value, D: tl.constexpr, DP: tl.constexpr):
 
 @triton.jit
 def product(a, b, total, EXACT: tl.constexpr):
-    """`total + a @ b` on tensor cores, or in true float32 (which the interpreter needs too: its bfloat16 products are wrong)."""
+    """`total + a @ b` on tensor cores, or in true float32: the interpreter's products of bfloat16 are wrong."""
     if EXACT:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
     else:
@@ -59,8 +59,8 @@ def product(a, b, total, EXACT: tl.constexpr):
 def listed(keys, unit, columns, c, i, there, T, FORM: tl.constexpr):
     """Key of the rows `i` in column c of the list, and whether it exists.
 
-    OFFSETS: int32 `[units or 1, columns, 4]` of (a, o, first, ahead): key `a * i + o`, none before `first` or more than `ahead`
-    positions after the query. TABLE: int32 `[units or 1, columns, T]`, -1 where there is none.
+    OFFSETS: int32 `[units or 1, columns, 4]` of (a, o, first, ahead): key `a * i + o`, none before `first` or more than
+    `ahead` positions after the query. TABLE: int32 `[units or 1, columns, T]`, -1 where there is none.
     """
     if FORM == TABLE:
         j = tl.load(keys + (unit * columns + c).to(tl.int64) * T + i, mask=there, other=-1)
@@ -90,7 +90,7 @@ def rung(rungs, c, alpha):
 
 @triton.jit
 def band_logits(s, d, seen, slope, span, ramp, ALIBI: tl.constexpr, SOFT: tl.constexpr):
-    """Logits (base 2) of a band from products, distances d, and which pairs are `seen`: biased, -inf where there is no pair."""
+    """Biased logits (base 2) of a band, from those without bias, distances d and which pairs are `seen`; -inf elsewhere."""
     if ALIBI:
         s -= slope * tl.abs(d).to(tl.float32)
     if SOFT:
