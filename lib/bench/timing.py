@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 SHORTEST = 2e-3       # seconds of one measurement: shorter calls are made several times in a row
 LEAST_ROUNDS = 3
-WARM_SECONDS = 0.2    # a call that is quicker is made once more before its time is believed: caches, pages, clocks
+LONG = 0.2            # seconds of a call that needs no call before it to be in its stride
 
 Samples = dict[str, list[float]]
 
@@ -39,7 +39,8 @@ def interleaved(calls: Mapping[str, Callable[[], object]], *, rounds: int, secon
     """Seconds of one call by name, a value a round: every round makes every call, each round beginning with another.
 
     Ends after `rounds` rounds, or after `seconds` and LEAST_ROUNDS rounds. `wait` is called before the clock is read, for
-    an accelerator that works on after a call has returned. The first call of each is not counted.
+    an accelerator that works on after a call has returned. The first call of each is not counted, nor is, in every round, the
+    first of a call that takes less than `LONG`.
     """
     repeats = {name: warmed(call, clock, wait) for name, call in calls.items()}
     names, found, begin = list(calls), {name: [] for name in calls}, clock()
@@ -48,7 +49,9 @@ def interleaved(calls: Mapping[str, Callable[[], object]], *, rounds: int, secon
             break
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            found[name].append(timed(calls[name], repeats[name], clock, wait))
+            if repeats[name]:
+                calls[name]()                          # caches and threads are as the one before left them
+            found[name].append(timed(calls[name], repeats[name] or 1, clock, wait))
     return found
 
 
@@ -63,8 +66,8 @@ def timed(call: Callable[[], object], repeats: int, clock: Callable[[], float], 
 
 
 def warmed(call: Callable[[], object], clock: Callable[[], float], wait: Callable[[], None]) -> int:
-    """Compile, plan and warm up; how often the call must be repeated to take `SHORTEST`."""
+    """Compile, plan and warm up; how often the call must be repeated to take `SHORTEST`, 0 if it is a long one."""
     one = timed(call, 1, clock, wait)
-    if one < WARM_SECONDS:
-        one = timed(call, 1, clock, wait)
-    return max(1, round(SHORTEST / max(one, SHORTEST / 1000)))
+    if one >= LONG:
+        return 0
+    return max(1, round(SHORTEST / max(timed(call, 1, clock, wait), SHORTEST / 1000)))
