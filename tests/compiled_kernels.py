@@ -1,7 +1,7 @@
 """Compile the Triton kernels for an H200 (sm_90) on a machine without any GPU, from real calls that stop before the launch.
 
-Run by tests/test_attention_gpu.py in a process of its own. The interpreter takes much that the compiler refuses. Prints one line
-a kernel: name, registers, bytes of stack (more than 0: registers did not suffice), bytes of shared memory.
+Run by tests/test_attention_gpu.py in a process of its own. The interpreter takes much that the compiler refuses. Prints one
+line a kernel: name, registers, bytes of stack (more than 0: registers did not suffice), bytes of shared memory.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from lib.errors import SuiteError
 from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow
 
 torch.set_num_threads(1)
-# Float32: a dozen roundings of sums of a few dozen terms. bfloat16: outputs are rounded to 8 bits, and gradients follow from the
-# rounded output.
+# Float32: a dozen roundings of sums of a few dozen terms. bfloat16: outputs are rounded to 8 bits, and gradients follow from
+# the rounded output.
 TOLERANCE = {torch.float32: (1e-5, 1e-5), torch.bfloat16: (2 ** -8, 2 ** -7), torch.float16: (2 ** -11, 2 ** -10)}
 
 
@@ -104,7 +104,10 @@ def test_when_keys_have_a_form_then_values_and_gradients_are_those_of_the_refere
     assert_agrees(FORMS[name], (B, 4, G, 35, 7), dtype, slopes=alibi(4) if half else None, **LEARNED.get(name, {}))
 
 
-@pytest.mark.parametrize("name", ["window and far", "leading and a window", "windows both ways", "by head", "learned", "table"])
+BANDED = ["window and far", "leading and a window", "windows both ways", "by head", "learned", "table"]
+
+
+@pytest.mark.parametrize("name", BANDED)
 def test_when_bands_are_short_then_float32_takes_them_exactly(name, monkeypatch):
     monkeypatch.setitem(plans.BAND, False, 2)
     keys = FORMS[name]
@@ -175,9 +178,9 @@ def test_when_numbers_of_a_row_lie_apart_or_repeat_then_they_are_still_read_righ
     expected = sparse_attention(q, k, v, FORMS["far"], backend="gpu")
     assert torch.equal(sparse_attention(*apart, FORMS["far"], backend="gpu"), expected)
     q.requires_grad_()
-    gradients = [torch.autograd.grad(sparse_attention(q, k, v, FORMS["far"], backend="gpu"), q, torch.ones(()).expand(q.shape)),
-                 torch.autograd.grad(sparse_attention(q, k, v, FORMS["far"], backend="gpu"), q, torch.ones(q.shape))]
-    assert torch.equal(gradients[0][0], gradients[1][0])
+    gradients = [torch.autograd.grad(sparse_attention(q, k, v, FORMS["far"], backend="gpu"), q, dout)[0]
+                 for dout in (torch.ones(()).expand(q.shape), torch.ones(q.shape))]
+    assert torch.equal(*gradients)
 
 
 def test_when_the_same_call_is_made_twice_then_every_bit_is_the_same():

@@ -1,4 +1,4 @@
-"""make gpu-check: that it needs little, ends with a clear line without a GPU, runs whole in the interpreter, and sees what is wrong."""
+"""make gpu-check: it needs little, says when there is no GPU, runs whole in the interpreter, and sees what is wrong."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lib.attention.gpu import Gpu
 from lib.attention.reference import Reference
 from lib.gpu_check import FIELDS, Bench, __main__, verify
 
-OTHERS = ["tokenizers", "datasets", "matplotlib", "seaborn", "scipy", "psutil", "filelock", "safetensors", "yaml", "tqdm", "jinja2",
-          "bs4", "nbformat", "papermill", "IPython", "transformers"]
+OTHERS = ["tokenizers", "datasets", "matplotlib", "seaborn", "scipy", "psutil", "filelock", "safetensors", "yaml", "tqdm",
+          "jinja2", "bs4", "nbformat", "papermill", "IPython", "transformers"]
 COMPILERS = ["numba", "llvmlite"]
 MAKEFILE = (paths.ROOT / "Makefile").read_text("utf-8")
 

@@ -1,15 +1,15 @@
 """What the GPU backend is worth on this machine: `make gpu-check`, or with another Python `python3 -m lib.gpu_check`.
 
-Needs torch, triton, numpy and pandas only, so it runs with what a GPU machine has. Four parts, each in a process of its own that
-is ended when its time is up, so that the whole takes less than eight minutes whatever happens:
+Needs torch, triton, numpy and pandas only, so it runs with what a GPU machine has. Four parts, each in a process of its own
+that is ended when its time is up, so that the whole takes less than eight minutes whatever happens:
 
 verify  values and gradients of every form of keys, float32 and bfloat16, against the float64 reference on the GPU
 time    attention forward and forward + backward at 32,768 tokens, T = 1k, 4k and 16k: gpu against SDPA and the masked backend
 flex    the same against compiled FlexAttention with the pattern's `mask_mod`
 train   steps of the paper's configuration (60.85 M parameters, 32 windows of 1024 tokens, bfloat16) on random tokens
 
-One JSON file is written anew after each part: `rows` (see `FIELDS`), `parts` (how each ended) and `machine`. The exit status is 1
-if a verification or a part failed, 2 if there is no GPU. With TRITON_INTERPRET=1 everything is tiny and runs on the CPU.
+One JSON file is written anew after each part: `rows` (see `FIELDS`), `parts` (how each ended) and `machine`. The exit status
+is 1 if a verification or a part failed, 2 if there is no GPU. With TRITON_INTERPRET=1 all is tiny and runs on the CPU.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import torch
 FIELDS = {
     "measure": "error (of gpu against the reference), time (of one call), or training_step",
     "backend": "what was measured: gpu; of training steps, gpu or masked (dense attention without a mask, torch's SDPA)",
-    "against": "reference, sdpa (causal, flash), cudnn (causal, cuDNN), masked, flex, fixed (as many fixed distances), or dense",
+    "against": "reference, sdpa (causal, flash), cudnn (causal), masked, flex, fixed (as many fixed distances), or dense",
     "pass": "out, dq, dk, dv, dlearned for errors; forward, forward+backward; step",
     "length": "T, tokens",
-    "ratio": "of times: time of `against` over that of `backend`; of errors: largest error over the largest number, if above 1",
+    "ratio": "time of `against` over that of `backend`; of errors, the largest over the largest number, where that is above 1",
     "spread": "quartiles of the ratio over interleaved rounds",
     "limit": "the largest ratio that counts as right (errors)", "ok": "whether an error is within its limit",
     "ms": "median time of `backend`", "against_ms": "median time of `against`", "rounds": "interleaved rounds",

@@ -82,8 +82,9 @@ def table(part: str, rows: list[Row], end: Row) -> str:
         return "\n".join(lines + ([end["log"]] if end.get("log") else []))
     for row in rows:
         figures = row.get("note", "") if row.get("ratio") is None else (
-            f"{row['ratio']:6.2f} x ({row['spread'][0]:.2f} to {row['spread'][1]:.2f})  {row['ms']:8.3f} ms, {row['against']}: "
-            f"{row['against_ms']:.3f} ms" + (f", {row['tokens_per_s']:,.0f} tokens/s" if row.get("tokens_per_s") else ""))
+            f"{row['ratio']:6.2f} x ({row['spread'][0]:.2f} to {row['spread'][1]:.2f})  {row['ms']:8.3f} ms, "
+            f"{row['against']}: {row['against_ms']:.3f} ms")
+        figures += f", {row['tokens_per_s']:,.0f} tokens/s" if row.get("tokens_per_s") else ""
         lines.append(f"  T {row['length']:6d}  {row['pattern']:8s} {row['pass']:17s} against {row['against']:7s} {figures}")
     return "\n".join(lines + ([end["log"]] if end.get("log") else []))
 

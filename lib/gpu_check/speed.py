@@ -1,7 +1,7 @@
 """Parts 2 and 3: how fast is attention?
 
-Calls are timed by the GPU's clock, back to back, interleaved with what they are compared with. They are checked beforehand: what
-`sparse_attention` does around them (and its wait for the value of a learned alpha) is in the steps of part 4.
+Calls are timed by the GPU's clock, back to back, interleaved with what they are compared with. They are checked beforehand:
+what `sparse_attention` does around them (and its wait for the value of a learned alpha) is in the steps of part 4.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def lengths(bench: Bench) -> list[tuple[int, int]]:
 
 
 def subjects(bench: Bench, T: int, B: int) -> tuple[list[torch.Tensor], Call, Call]:
-    """q, k, v and the gradient; calls of the paper's pattern with fixed distances and with learned ones, checked beforehand."""
+    """q, k, v and the gradient; calls of the paper's pattern with fixed distances and with learned ones, checked already."""
     data = bench.qkv(B, 8, 2, T, 64, torch.bfloat16)
     inputs = [x.requires_grad_() for x in data[:3]]
     alpha = torch.tensor(1.0371, device=bench.device, requires_grad=True)

@@ -38,10 +38,11 @@ def train(bench: Bench) -> Iterator[Row]:
             losses[name] = training_step(bench, model, optimizers[name], tokens, recipe)
             times[name] += [time.perf_counter() - begin] if number >= rounds // 5 else []
             peaks[name] = None if bench.tiny else (torch.cuda.max_memory_allocated() - held) / 2 ** 20
+    shape = recipe.batch, config.heads, config.kv_heads, recipe.length, config.head_dim
     for name, taken in times.items():
         spread = ratio(times["dense"], taken)
-        yield {"measure": "training_step", "backend": models[name].backend, "against": "dense", "pass": "step", "pattern": name,
-               **about((recipe.batch, config.heads, config.kv_heads, recipe.length, config.head_dim), torch.bfloat16),
+        yield {"measure": "training_step", "backend": models[name].backend, "against": "dense", "pass": "step",
+               "pattern": name, **about(shape, torch.bfloat16),
                "ratio": spread.median, "spread": (spread.low, spread.high), "rounds": spread.rounds,
                "ms": Spread.of(taken).median * 1e3, "against_ms": Spread.of(times["dense"]).median * 1e3, "mib": peaks[name],
                "tokens_per_s": recipe.batch * recipe.length / Spread.of(taken).median,

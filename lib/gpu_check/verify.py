@@ -43,7 +43,8 @@ def cases(tiny: bool) -> Iterator[tuple[str, Pattern | Keys, tuple[int, ...], bo
     yield "fixed, ALiBi", patterns.build("scaled_base", window=1, **size), (1, H, G, 1024, D), True, {}
     yield "both ways", patterns.build("scaled_base", window=5, causal=False, **size), shape, True, {}
     yield "leading keys", patterns.build("streaming_sinks", **size), shape, False, {}
-    yield "leading keys, both ways", Offsets((-300, -2, 0, 1, 2, 3, 4, 77), leading=3, causal=False), (2, H, G, 259, D), True, {}
+    ways = Offsets((-300, -2, 0, 1, 2, 3, 4, 77), leading=3, causal=False)
+    yield "leading keys, both ways", ways, (2, H, G, 259, D), True, {}
     yield "by head", patterns.build("mswa", **size), shape, True, {}
     yield "wide window", patterns.build("local", window=300, **size), shape, False, {}
     yield "soft span", patterns.build("adaptive_span", **size), shape, True, {"span": 11.3}

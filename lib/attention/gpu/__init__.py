@@ -35,7 +35,7 @@ def _missing() -> str:
 
 
 class Gpu:
-    """Backend `gpu`: any pattern; float32, bfloat16 or float16, summed in float32; head sizes to 512; no second derivatives."""
+    """Backend `gpu`: all patterns, float32, bfloat16 or float16, summed in float32; head sizes to 512."""
 
     def missing(self) -> str:
         return _missing()

@@ -13,8 +13,8 @@ from lib.errors import require
 from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, SoftWindow
 
 NOTHING, OFFSETS, TABLE, RUNGS = range(4)       # what the list of keys holds, beside the bands
-# Distances in succession that make a band, for tensor cores, rather than as many listed keys, in half precision or not. Estimated
-# from counted instructions: a tile of 32 keys costs as much as about two listed ones; in float32, without tensor cores, as 32.
+# Distances in succession that make a band, for tensor cores, rather than as many listed keys; in half precision, in float32.
+# Estimated from counted instructions: a tile of 32 keys costs as much as two listed ones; without tensor cores, as 32.
 BAND = {True: 4, False: 32}
 PIECE = 128             # entries of a key's list that one row of a kernel sums; longer lists are cut
 NOWHERE = 2**30         # the offset of a column that no query has
