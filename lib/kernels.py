@@ -1,7 +1,11 @@
 """The model's element-wise parts on a CPU, one pass over memory each: numba kernels for `lib.ops`, which has the formulas.
 
 Arrays are C-contiguous; their numbers are float32, or bfloat16 as the uint16 that holds its bits. Arithmetic is float32.
-Sums run in a fixed order, so results repeat bit for bit. One thread: the suite trains one model a core.
+One thread: the suite trains one model a core.
+
+Results repeat bit for bit, wherever the arrays lie. LLVM has two versions of a loop that stores: vector code, and plain code
+for arrays that may overlap, by a test that neighbours in memory fail too. So a loop that stores has IEEE arithmetic, of which
+every version gives the same; sums in any order are loops that only read.
 
 An inner loop becomes vector code where it runs over whole rows (`x[n, F:]`, then `[c]`): an index that is computed might be
 negative for all that numba knows, and costs a choice a number.
@@ -20,9 +24,8 @@ from numba.extending import intrinsic, overload
 DTYPES = (torch.float32, torch.bfloat16)
 ROWS = 64                   # rows whose gains' gradients are summed before they meet the others: less rounding
 
-# Sums in any order and fused multiply-adds, but no assumption that numbers are finite: a diverged run must say so.
-FAST = {"reassoc", "contract", "nsz", "arcp"}
-kernel = njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+kernel = njit(cache=True, nogil=True, error_model="numpy")
+summing = njit(fastmath={"reassoc", "contract"})      # for loops that store nothing; not "nnan": a diverged run must say so
 WORD = ir.IntType(32)
 one, half = np.float32(1), np.float32(0.5)
 
@@ -96,6 +99,14 @@ def _(x, y, like):
 
 
 @intrinsic
+def fma(typing, x, y, z):
+    """`x * y + z`, rounded once."""
+    def code(context, builder, signature, arguments):
+        return builder.fma(*arguments)
+    return types.float32(x, y, z), code
+
+
+@intrinsic
 def maximum(typing, x, y):
     """The larger, or not a number if either is none. Of Python's `max` LLVM makes no vector code."""
     def code(context, builder, signature, arguments):
@@ -111,20 +122,45 @@ E0, E1, E2, E3, E4 = (np.float32(c) for c in (1.9875691500e-4, 1.3981999507e-3, 
                                               1.6666665459e-1))
 
 
-@njit(fastmath={"contract"})        # its own rules: taken apart and added up again, x + SHIFT - SHIFT would be x
+@njit
 def exp(x):
     """To 2e-7 of the value, for x up to 88; 0 below -87. `math.exp` is a call a number; this becomes vector instructions."""
-    shifted = x * LOG2_E + SHIFT
+    shifted = fma(x, LOG2_E, SHIFT)
     n = shifted - SHIFT
-    r = x - n * LN2_HIGH - n * LN2_LOW
-    p = ((((E0 * r + E1) * r + E2) * r + E3) * r + E4) * r + half
-    value = (p * r * r + r + one) * power_of_two(shifted)
+    r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
+    p = fma(fma(fma(fma(fma(E0, r, E1), r, E2), r, E3), r, E4), r, half)
+    value = fma(p * r, r, r + one) * power_of_two(shifted)
     return np.float32(0) if x < np.float32(-87) else value
 
 
-@njit(fastmath=FAST)
+@njit
 def sigmoid(x):
     return one / (one + exp(np.float32(88) if x < np.float32(-88) else -x))
+
+
+@summing
+def squares(row):
+    total = np.float32(0)
+    for c in range(len(row)):
+        total += wide(row[c]) * wide(row[c])
+    return total
+
+
+@summing
+def triple(a, b, c):
+    """Sum of the products of three rows."""
+    total = np.float32(0)
+    for n in range(len(a)):
+        total += wide(a[n]) * wide(b[n]) * wide(c[n])
+    return total
+
+
+@summing
+def summed(row):
+    total = np.float32(0)
+    for c in range(len(row)):
+        total += row[c]
+    return total
 
 
 @kernel
@@ -132,12 +168,11 @@ def norm(x, gain, eps, out, scale):
     """x `[N, C]`: `scale[n] = (mean(x[n] ** 2) + eps) ** -0.5`, `out = gain * x * scale`."""
     N, C = x.shape
     for n in range(N):
-        total = np.float32(0)
+        row, result = x[n], out[n]
+        r = one / np.sqrt(squares(row) / np.float32(C) + eps)
+        scale[n] = r
         for c in range(C):
-            total += wide(x[n, c]) * wide(x[n, c])
-        scale[n] = one / np.sqrt(total / np.float32(C) + eps)
-        for c in range(C):
-            out[n, c] = narrow(wide(x[n, c]) * scale[n] * wide(gain[c]), out[n, c])
+            result[c] = narrow(wide(row[c]) * r * wide(gain[c]), result[c])
 
 
 @kernel
@@ -145,14 +180,12 @@ def norm_back(grad, x, scale, gain, d_x, d_gain):
     """d_gain `[ceil(N / ROWS), C]`, zeros before: sums over `ROWS` rows each."""
     N, C = x.shape
     for n in range(N):
-        r, along, part = scale[n], np.float32(0), d_gain[n // ROWS]
+        r, grads, row, result, part = scale[n], grad[n], x[n], d_x[n], d_gain[n // ROWS]
+        along = triple(grads, row, gain) * r / np.float32(C)
         for c in range(C):
-            product = wide(grad[n, c]) * wide(x[n, c]) * r
-            part[c] += product
-            along += product * wide(gain[c])
-        along *= r / np.float32(C)
-        for c in range(C):
-            d_x[n, c] = narrow((wide(grad[n, c]) * wide(gain[c]) - wide(x[n, c]) * along) * r, d_x[n, c])
+            g, unit = wide(grads[c]), wide(row[c]) * r
+            part[c] += g * unit
+            result[c] = narrow((g * wide(gain[c]) - unit * along) * r, result[c])
 
 
 @kernel
@@ -195,23 +228,22 @@ def turn(x, at, out, to, heads, turns, sign):
 
 
 @kernel
-def surprise(logits, targets):
-    """Sum over rows of `-log softmax(logits)[target]`, float64; the logits `[N, V]` become its gradient by them."""
+def surprise(logits, targets, losses):
+    """`losses[n] = -log softmax(logits[n])[targets[n]]`; the logits `[N, V]` become its gradient by them."""
     N, V = logits.shape
-    share, total = np.empty(V, np.float32), 0.0
+    share = np.empty(V, np.float32)
     for n in range(N):
         row, target = logits[n], targets[n]
         if not 0 <= target < V:
             raise IndexError("a target lies outside the vocabulary")
-        aim, top, mass = wide(row[target]), wide(row[0]), np.float32(0)
+        aim, top = wide(row[target]), wide(row[0])
         for c in range(V):
             top = maximum(top, wide(row[c]))
         for c in range(V):
             share[c] = exp(wide(row[c]) - top)
-            mass += share[c]
-        total += np.float64(top - aim) + math.log(mass)
+        mass = summed(share)
+        losses[n] = top - aim + np.log(mass)
         share[target] -= mass
         over = one / mass
         for c in range(V):
             row[c] = narrow(share[c] * over, row[c])
-    return total

@@ -103,8 +103,8 @@ class _CrossEntropy(torch.autograd.Function):
         d_hidden, d_table = torch.empty_like(low), torch.zeros_like(table)
         total = torch.zeros((), dtype=exact, device=hidden.device)
         for part in _slices(len(hidden), len(table), hidden.device):
-            loss, d_logits = surprise(low[part] @ weights.T, targets[part])            # (), (n, V)
-            total += loss
+            losses, d_logits = surprise(low[part] @ weights.T, targets[part])          # (n), (n, V)
+            total += losses.sum(dtype=torch.float64)
             torch.mm(d_logits, weights, out=d_hidden[part])
             d_table += d_logits.T @ low[part]
         ctx.save_for_backward(d_hidden, d_table)
@@ -118,15 +118,17 @@ class _CrossEntropy(torch.autograd.Function):
         return (d_hidden * grad).to(ctx.dtype), d_table * grad, None, None
 
 
-def surprise(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor | float, torch.Tensor]:
-    """Sum of `-log softmax(logits)[target]` over rows, and its gradient by the logits `[n, V]`, which it may overwrite."""
+def surprise(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`-log softmax(logits)[target]` of rows `[n, V]`, float32 or wider, and its gradient by the logits, in their place."""
     if fused(logits):
-        return kernels.surprise(*arrays(logits, targets)), logits
+        losses = torch.empty(len(logits))
+        kernels.surprise(*arrays(logits, targets, losses))
+        return losses, logits
     exact, target = torch.promote_types(logits.dtype, torch.float32), targets[:, None]
     share = logits.softmax(-1, dtype=exact)
     gap = logits.amax(-1, keepdim=True).to(exact) - logits.gather(-1, target).to(exact)
-    loss = (gap - share.amax(-1, keepdim=True).log()).sum()                            # the largest share cannot underflow
-    return loss, share.scatter_add_(-1, target, share.new_full(target.shape, -1.0)).to(logits.dtype)
+    losses = gap - share.amax(-1, keepdim=True).log()                                  # the largest share cannot underflow
+    return losses[:, 0], share.scatter_add_(-1, target, share.new_full(target.shape, -1.0)).to(logits.dtype)
 
 
 def cross_entropy(hidden: torch.Tensor, table: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -147,6 +149,7 @@ def cross_entropy(hidden: torch.Tensor, table: torch.Tensor, targets: torch.Tens
 def token_losses(hidden: torch.Tensor, table: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """`-log softmax(hidden @ table.T)[target]` of each token, float32, shaped as `targets`; NaN where a target is -100."""
     shape, hidden, targets = targets.shape, hidden.flatten(0, -2), targets.flatten()
-    losses = [F.cross_entropy(F.linear(hidden[part], table).float(), targets[part], ignore_index=IGNORED, reduction="none")
+    known = targets.clamp(min=0)
+    losses = [surprise(F.linear(hidden[part], table), known[part])[0].float()
               for part in _slices(len(hidden), len(table), hidden.device)]
     return torch.cat(losses).masked_fill(targets == IGNORED, torch.nan).view(shape)
