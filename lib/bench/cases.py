@@ -20,7 +20,7 @@ MOVES = 1e-6                    # what alpha moves by from call to call: five th
 SPAN = 8.0                      # of learned spans, tokens
 LEARNED = " learned"            # what the name of a backend ends with when its distances are learned
 OTHERS = ("dense", "masked", "gather", "flex")
-MEMORY = 2 * 2**30              # bytes that a call may need by its own estimate; what needs more is left out
+MEMORY = {"cpu": 2 * 2**30, "cuda": 32 * 2**30}    # bytes that a call may need by its estimate; what needs more is left out
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class Bench:
         if name == "flex" and pass_ != "forward" and self.setting.device.type == "cpu":
             return "left out: FlexAttention has no backward pass on a CPU"
         needed = cases.needed(name, self.setting, T, pass_)
-        if needed > cases.MEMORY:
+        if needed > cases.MEMORY[self.setting.device.type]:
             return f"left out: one call would need {needed / 2**30:.1f} GiB"
         known = self.seconds.get((name, pass_))
         if known is not None:
