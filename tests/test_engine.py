@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from filelock import FileLock
 from lib import paths, worker
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
 from lib.database import Database
-from lib.engine import EngineError, ensure
+from lib.engine import WORKER, EngineError, ensure
 from lib.errors import SuiteError
 from lib.experiments.base import Job
 from lib.identity import run_fingerprint
@@ -244,3 +245,17 @@ def test_when_a_run_is_really_trained_then_its_metrics_weights_and_facts_are_the
     assert row["status"] == "done" and row["threads"] == 1 and row["parameters"] == metrics["parameters"].iloc[0] > 1000
     folder = paths.run_folder("tiny", row["run"])
     assert (folder / "model.safetensors").exists() and not (folder / "checkpoint.pt").exists()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc than glibc's")
+def test_when_a_worker_frees_memory_then_the_next_step_has_it_without_new_pages():
+    program = """if True:
+        import resource
+        def touch():
+            blocks = [bytearray(2 ** 22) for _ in range(8)]
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        first = touch()
+        print(touch() - first)"""
+    pages = {name: int(subprocess.check_output([sys.executable, "-c", program], env=environment, text=True))
+             for name, environment in (("plain", {"PATH": os.environ["PATH"]}), ("worker", WORKER))}
+    assert pages["worker"] < 100 < pages["plain"]
