@@ -31,7 +31,10 @@ def run(quick: bool) -> None:
     step = StepSetting.of(profiles.load("small"), STEP_LENGTH, STEP_WINDOW)
     scope = (Scope(QUICK, rounds=5, seconds=1.0, memory_lengths=(4096,), step=step) if quick
              else Scope(LENGTHS, memory_lengths=MEMORY_LENGTHS, step=step, flex=True))
-    found = measure(setting, scope, lambda line: print(f"{time.monotonic() - start:4.0f} s  {line}", file=sys.stderr, flush=True))
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - start:4.0f} s  {line}", file=sys.stderr, flush=True)
+    found = measure(setting, scope, say)
     path = rows.write(found, "quick" if quick else "bench")
     print(f"{tables.text(found)}\n\n{path}")
 

@@ -183,8 +183,8 @@ def learns(name: str, setting: Setting) -> bool:
 def needed(name: str, setting: Setting, T: int, pass_: str) -> int:
     """Bytes that a call needs beyond its inputs, estimated: only what grows as T x T or T x C counts.
 
-    `masked` and `flex` build a mask through `[T, T]` integers; `reference` holds float64 scores, weights and gradients; `gather` holds
-    keys and values, with gradients twice.
+    `masked` and `flex` build a mask through `[T, T]` integers; `reference` holds float64 scores, weights and gradients;
+    `gather` holds keys and values, with gradients twice.
     """
     heads, square = setting.batch * setting.heads, T * T
     backward = pass_ != "forward"

@@ -46,7 +46,8 @@ class Goal:
 
 def dense(length: int, goal: float, least: float, pass_: str, backend: str = OWN) -> Goal:
     words = "torch alone" if backend == "torch" else OWN
-    return Goal(f"{words} against dense causal SDPA, {pass_}, T = {length}", "time", length, goal, least, pass_, backend, "dense")
+    return Goal(f"{words} against dense causal SDPA, {pass_}, T = {length}", "time", length, goal, least, pass_, backend,
+                "dense")
 
 
 GOALS = (

@@ -116,7 +116,7 @@ class Bench:
 
     def compared(self, measure: str, backend: str, against: str, pass_: str, T: int, own: Sequence[float],
                  other: Sequence[float], **more: Any) -> Row:
-        """How many times faster `backend` (seconds `own`) is than `against` (`other`), or of `GROWTH` how many times slower."""
+        """How many times faster `backend` (seconds `own`) is than `against` (`other`); of `GROWTH` how many times slower."""
         found = ratio(own, other) if measure in GROWTH else ratio(other, own)
         return self.row(measure, backend, against, pass_, T, found, ms=1e3 * Spread.of(own).median,
                         against_ms=1e3 * Spread.of(other).median, **more)
@@ -213,7 +213,8 @@ class Bench:
     def memory_rows(self, case: memory.Case, own: float | None, dense: float | None) -> list[Row]:
         name, T, pass_ = case
         if not own:
-            return [self.row("memory", name, "dense", pass_, T, note="left out: the peak did not rise above what the process held before")]
+            why = "left out: the peak did not rise above what the process held before"
+            return [self.row("memory", name, "dense", pass_, T, note=why)]
         q = self.setting.bytes(T)[0] / 2**20
         rows = [self.row("memory_over_q", name, "q", pass_, T, Spread.of([own / q]), mib=own, against_mib=q)]
         if dense and name != "dense":

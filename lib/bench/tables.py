@@ -102,13 +102,15 @@ def left_out(rows: Sequence[Row]) -> list[str]:
 def disturbed(rows: Sequence[Row]) -> str:
     """A warning where other processes were using the machine."""
     share = max((row.busy or 0.0 for row in rows), default=0.0)
-    return "" if share < BUSY else f"\nOther processes used {100 * share:.0f} % of the cores when this began: measure again without them."
+    said = f"\nOther processes used {100 * share:.0f} % of the cores when this began: measure again without them."
+    return said if share >= BUSY else ""
 
 
 def text(rows: Sequence[Row]) -> str:
     """Everything for a terminal."""
     first = next(row for row in rows if row.ratio is not None)
-    parts = [f"{first.machine}, {first.threads} threads, {first.device}, {first.dtype}; batch x heads {first.heads.split(',')[0]}, "
+    heads = first.heads.partition(",")[0]
+    parts = [f"{first.machine}, {first.threads} threads, {first.device}, {first.dtype}; batch x heads {heads}, "
              f"head size {first.head_dim}, {first.pattern}" + disturbed(rows)]
     for pass_ in passes(rows):
         parts.append(titled(f"{pass_}: milliseconds of a call", times(rows, pass_), 3))
@@ -117,7 +119,8 @@ def text(rows: Sequence[Row]) -> str:
         if select(rows, "memory_over_q", pass_=pass_):
             parts.append(titled(f"{pass_}: extra memory, MiB", memory(rows, pass_), 1))
     parts.append(titled("learned over fixed distances, time", learned(rows), 2))
-    parts.append(titled(f"{own_backend(rows)}: time over counted work at the machine's peak", distance(rows, own_backend(rows)), 1))
+    own = own_backend(rows)
+    parts.append(titled(f"{own}: time over counted work at the machine's peak", distance(rows, own), 1))
     for title, measure, table in (("building plan or mask", "plan", plans), ("training step", "training_step", training),
                                   ("every pattern at its defaults, forward+backward", "pattern", patterns)):
         if select(rows, measure):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Parameters(base.Parameters):
     window: int = 6                       # W of the trained models and of the training step: distances 0 to W
-    models: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/linear", "fibonacci/learned")   # base/schedule, as notebook 1 trains
+    models: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/linear", "fibonacci/learned")   # base/schedule, as in notebook 1
     controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of the ramp
     lengths: tuple[int, ...] = (256, 1024, 4096)  # T of the attention that is measured alone
     pattern_length: int = 1024            # T at which every pattern is measured

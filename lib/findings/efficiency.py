@@ -18,9 +18,9 @@ from lib.profiles import Profile
 from lib.tables import named
 
 BOTH = "forward+backward"
-NAMES = {"dense": "Dense SDPA", "masked": "SDPA with a mask", "gather": "Materialised gather", "flex": "FlexAttention, compiled",
-         "reference": "Reference, float64", "torch": "Suite: torch", "cpu": "Suite: compiled, CPU",
-         "gpu": "Suite: compiled, GPU"}
+NAMES = {"dense": "Dense SDPA", "masked": "SDPA with a mask", "gather": "Materialised gather",
+         "flex": "FlexAttention, compiled", "reference": "Reference, float64", "torch": "Suite: torch",
+         "cpu": "Suite: compiled, CPU", "gpu": "Suite: compiled, GPU"}
 
 
 def rows_of(parameters: Parameters, profile: Profile) -> list[Row]:
@@ -38,7 +38,8 @@ def say_source(rows: Sequence[Row]) -> str:
     first, lengths = next(row for row in rows if row.ratio is not None), sorted({row.length for row in select(rows, "time")})
     by = "the last `make bench`" if list(rows) == kept.read() else "this notebook"
     said = [f"Measured by {by} on {first.machine}, {first.threads} threads, {first.device}, {first.dtype}: batch x heads "
-            f"{first.heads.split(',')[0]}, head size {first.head_dim}, {first.pattern}, T = {listing(list(map(str, lengths)))}.",
+            f"{first.heads.partition(',')[0]}, head size {first.head_dim}, {first.pattern}, "
+            f"T = {listing(list(map(str, lengths)))}.",
             "Ratios are medians over rounds in which everything is timed once, in one process.", noisy(rows),
             *(f"Not measured: {line}." for line in tables.left_out(rows))]
     return " ".join(filter(None, said))
@@ -90,7 +91,8 @@ def check_counts(T: int = 64) -> str:
             cases.call_of("gather", setting, T, pass_)()
         counted[pass_] = counter.get_total_flops()
         assert counted[pass_] == flops(pairs, setting.heads, setting.head_dim, pass_), (pass_, counted[pass_])
-    return f"T = {T}: {counted['forward']:,} operations forward, {counted[BOTH]:,} with the backward pass, as torch counts them"
+    return (f"T = {T}: {counted['forward']:,} operations forward, {counted[BOTH]:,} with the backward pass, as torch counts "
+            "them")
 
 
 # Time
@@ -143,8 +145,8 @@ def say_growth(rows: Sequence[Row]) -> str:
     row = tables.one(rows, "length_growth", backend=own)
     if row is None:
         return "Growth with length needs a length and a quarter of it among the lengths."
-    return (f"From {row.against.replace('=', ' = ')} to T = {row.length:,} the time of {NAMES[own]} grows {row.ratio:.2f} times "
-            f"({row.spread[0]:.2f} to {row.spread[1]:.2f}); a cost in proportion to the length would grow 4 times, dense "
+    return (f"From {row.against.replace('=', ' = ')} to T = {row.length:,} the time of {NAMES[own]} grows "
+            f"{row.ratio:.2f} times ({row.spread[0]:.2f} to {row.spread[1]:.2f}); a cost in proportion to the length would grow 4 times, dense "
             "attention's 16 times.")
 
 
@@ -198,8 +200,8 @@ def say_learned(rows: Sequence[Row]) -> str:
     theirs = published.learned_cost()
     word = "less than" if longest.spread[1] < theirs else "more than" if longest.spread[0] > theirs else "no less than"
     return (f"With a learned alpha {NAMES[own]} takes {longest.ratio:.2f} times ({longest.spread[0]:.2f} to "
-            f"{longest.spread[1]:.2f}) as long as with fixed distances (forward and backward, T = {longest.length:,}), {word} the "
-            f"published {theirs:.1f} times of a whole training. Two logits a rung instead of one are the least it can cost.")
+            f"{longest.spread[1]:.2f}) as long as with fixed distances (forward and backward, T = {longest.length:,}), {word} "
+            f"the published {theirs:.1f} times of a whole training. Two logits a rung instead of one are the least it can cost.")
 
 
 # Distance to what the machine can do
@@ -218,8 +220,8 @@ def say_distance(rows: Sequence[Row]) -> str:
     bound = "arithmetic" if arithmetic.ratio < traffic.ratio else "memory traffic"
     return (f"This machine was measured to reach {arithmetic.peak / 1e9:,.0f} G operations/s (a matrix product) and "
             f"{traffic.peak / 1e9:,.1f} GB/s (a copy). Forward and backward at T = {arithmetic.length:,}, {NAMES[own]} takes "
-            f"{arithmetic.ratio:.1f} times as long as its counted arithmetic would at that speed, and {traffic.ratio:.1f} times as "
-            f"long as its counted traffic: the nearer bound is {bound}.")
+            f"{arithmetic.ratio:.1f} times as long as its counted arithmetic would at that speed, and {traffic.ratio:.1f} times "
+            f"as long as its counted traffic: the nearer bound is {bound}.")
 
 
 # Patterns, plans, training
@@ -238,8 +240,8 @@ def say_patterns(rows: Sequence[Row]) -> str:
     slower = [row.pattern for row in found if row.ratio < 1]
     than = f"slower than dense: {listing(slower)}" if slower else "all are faster than dense"
     together = correlation([row.keys for row in found], [row.ms for row in found], "keys a query", "The time")
-    return (f"At T = {found[0].length:,}, each pattern at its defaults: {found[0].pattern} is fastest ({faster(found[0])} than dense), "
-            f"{found[-1].pattern} slowest ({faster(found[-1])}); {than}. {together}")
+    return (f"At T = {found[0].length:,}, each pattern at its defaults: {found[0].pattern} is fastest ({faster(found[0])} than "
+            f"dense), {found[-1].pattern} slowest ({faster(found[-1])}); {than}. {together}")
 
 
 def say_plans(rows: Sequence[Row]) -> str:
@@ -253,8 +255,8 @@ def say_plans(rows: Sequence[Row]) -> str:
 def say_training(rows: Sequence[Row]) -> str:
     """The quickest training step against dense attention in float32, eager."""
     found = max(select(rows, "training_step"), key=lambda row: row.ratio)
-    return (f"A whole training step at T = {found.length:,} takes {found.ms:,.0f} ms as `{found.backend}`, {faster(found)} than "
-            f"`{found.against}`.")
+    return (f"A whole training step at T = {found.length:,} takes {found.ms:,.0f} ms as `{found.backend}`, {faster(found)} "
+            f"than `{found.against}`.")
 
 
 def throughput(runs: pd.DataFrame) -> pd.DataFrame:
@@ -268,5 +270,5 @@ def say_throughput(table: pd.DataFrame, T: int) -> str:
     """The same as a sentence."""
     sparse = table.drop("Dense")["over dense"]
     best, worst = sparse.idxmax(), sparse.idxmin()
-    return (f"In the suite's own training (T = {T:,}, one thread a run, several runs side by side) the fastest sparse model is {best}, "
-            f"at {sparse[best]:.2f} times the tokens a second of dense, the slowest {worst}, at {sparse[worst]:.2f} times.")
+    return (f"In the suite's own training (T = {T:,}, one thread a run, several runs side by side) the fastest sparse model is "
+            f"{best}, at {sparse[best]:.2f} times the tokens a second of dense, the slowest {worst}, at {sparse[worst]:.2f} times.")
