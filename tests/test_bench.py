@@ -239,15 +239,17 @@ def test_when_a_time_is_held_against_the_machine_then_it_is_over_what_the_counte
     assert dense.counted == 4 * 2 * 4 * 8 * T * (T + 1) / 2
 
 
-def test_when_memory_becomes_rows_then_it_is_over_q_and_dense_over_it():
+def test_when_memory_becomes_rows_then_it_is_over_q_and_the_others_over_it():
     bench = Bench(SMALL, Scope((256,)), print)
     bench.busy = 0.0
-    over_q, over_dense = bench.memory_rows(("torch", 256, "forward"), own=2.0, dense=6.0)
+    mib = {"dense": 6.0, "gather": 30.0, "torch": 2.0, "cpu": None}
+    found = {(name, 256, "forward"): value for name, value in mib.items()} | {("masked", 512, "forward"): 9.0}
+    over_q, *others = bench.memory_rows(("torch", 256, "forward"), found)
     q = 2 * 4 * 256 * 8 * 4 / 2**20
     assert over_q.ratio == pytest.approx(2.0 / q) and (over_q.mib, over_q.against_mib) == (2.0, q)
-    assert over_dense.ratio == 3.0 and (over_dense.measure, over_dense.against) == ("memory", "dense")
-    assert [row.measure for row in bench.memory_rows(("dense", 256, "forward"), 2.0, 2.0)] == ["memory_over_q"]
-    unseen, = bench.memory_rows(("torch", 256, "forward"), None, 6.0)
+    assert [(row.measure, row.against, row.ratio) for row in others] == [("memory", "dense", 3.0), ("memory", "gather", 15.0)]
+    assert [row.measure for row in bench.memory_rows(("dense", 256, "forward"), found)] == ["memory_over_q"]
+    unseen, = bench.memory_rows(("cpu", 256, "forward"), found)
     assert unseen.ratio is None and "peak" in unseen.note
 
 

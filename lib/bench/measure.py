@@ -201,25 +201,26 @@ class Bench:
         return rows
 
     def memory(self) -> list[Row]:
-        """Extra memory of every attention, against dense and against the size of q."""
+        """Extra memory of every attention, against those without the suite and against the size of q."""
         asked = [(name, T, pass_) for T in sorted(self.scope.memory_lengths) for pass_ in PASSES for name in self.names
                  if name != "flex" and not self.left_out(name, T, pass_)]
         if not asked:
             return []
         self.say(f"memory, T = {', '.join(map(str, self.scope.memory_lengths))}")
         found = dict(zip(asked, memory.extra_memory(self.setting, asked), strict=True))
-        return [row for case in asked for row in self.memory_rows(case, found[case], found.get(("dense", *case[1:])))]
+        return [row for case in asked for row in self.memory_rows(case, found)]
 
-    def memory_rows(self, case: memory.Case, own: float | None, dense: float | None) -> list[Row]:
+    def memory_rows(self, case: memory.Case, found: dict[memory.Case, float | None]) -> list[Row]:
+        """One case over the size of q, and the others at its length and pass over it."""
         name, T, pass_ = case
+        own, q = found[case], self.setting.bytes(T)[0] / 2**20
         if not own:
             why = "left out: the peak did not rise above what the process held before"
             return [self.row("memory", name, "dense", pass_, T, note=why)]
-        q = self.setting.bytes(T)[0] / 2**20
-        rows = [self.row("memory_over_q", name, "q", pass_, T, Spread.of([own / q]), mib=own, against_mib=q)]
-        if dense and name != "dense":
-            rows.append(self.row("memory", name, "dense", pass_, T, Spread.of([dense / own]), mib=own, against_mib=dense))
-        return rows
+        others = {other: mib for other in OTHERS if other != name and (mib := found.get((other, T, pass_)))}
+        return [self.row("memory_over_q", name, "q", pass_, T, Spread.of([own / q]), mib=own, against_mib=q),
+                *(self.row("memory", name, other, pass_, T, Spread.of([mib / own]), mib=own, against_mib=mib)
+                  for other, mib in others.items() if name != "dense")]
 
     def patterns(self) -> list[Row]:
         """Every pattern at its defaults, in the middle of a stack, by the backend that `auto` chooses for it."""

@@ -125,8 +125,8 @@ def read(name: str = "bench") -> list[Row]:
 def readme() -> str:
     fields = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in FIELDS.items())
     measures = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in MEASURES.items())
-    return ("# Benchmarks\n\n`bench.json` is what `make bench` measured last, `quick.json` what `make bench ARGS=--quick` did;\n"
-            "the others are what notebook 07 measured for a profile. Each is a list of rows:\n\n"
+    return ("# Benchmarks\n\n`bench.json` is what `make bench` measured last, `quick.json` what `make bench ARGS=--quick` did,"
+            "\nthe others are what notebook 07 measured for a profile. Each is a list of rows:\n\n"
             f"| field | meaning |\n|---|---|\n{fields}\n\n"
             f"What the ratio of each measure is:\n\n| measure | ratio |\n|---|---|\n{measures}\n")
 

@@ -146,8 +146,8 @@ def say_growth(rows: Sequence[Row]) -> str:
     if row is None:
         return "Growth with length needs a length and a quarter of it among the lengths."
     return (f"From {row.against.replace('=', ' = ')} to T = {row.length:,} the time of {NAMES[own]} grows "
-            f"{row.ratio:.2f} times ({row.spread[0]:.2f} to {row.spread[1]:.2f}); a cost in proportion to the length would grow 4 times, dense "
-            "attention's 16 times.")
+            f"{row.ratio:.2f} times ({row.spread[0]:.2f} to {row.spread[1]:.2f}); a cost in proportion to the length would grow "
+            "4 times, dense attention's 16 times.")
 
 
 def say_blocks(lengths: Sequence[int]) -> str:
@@ -201,7 +201,7 @@ def say_learned(rows: Sequence[Row]) -> str:
     word = "less than" if longest.spread[1] < theirs else "more than" if longest.spread[0] > theirs else "no less than"
     return (f"With a learned alpha {NAMES[own]} takes {longest.ratio:.2f} times ({longest.spread[0]:.2f} to "
             f"{longest.spread[1]:.2f}) as long as with fixed distances (forward and backward, T = {longest.length:,}), {word} "
-            f"the published {theirs:.1f} times of a whole training. Two logits a rung instead of one are the least it can cost.")
+            f"the published {theirs:.1f} times of a whole training. The least it can cost is two logits a rung instead of one.")
 
 
 # Distance to what the machine can do
@@ -220,8 +220,8 @@ def say_distance(rows: Sequence[Row]) -> str:
     bound = "arithmetic" if arithmetic.ratio < traffic.ratio else "memory traffic"
     return (f"This machine was measured to reach {arithmetic.peak / 1e9:,.0f} G operations/s (a matrix product) and "
             f"{traffic.peak / 1e9:,.1f} GB/s (a copy). Forward and backward at T = {arithmetic.length:,}, {NAMES[own]} takes "
-            f"{arithmetic.ratio:.1f} times as long as its counted arithmetic would at that speed, and {traffic.ratio:.1f} times "
-            f"as long as its counted traffic: the nearer bound is {bound}.")
+            f"{arithmetic.ratio:.1f} times as long as its counted arithmetic would at that speed, and {traffic.ratio:.1f} "
+            f"times as long as its counted traffic: the nearer bound is {bound}.")
 
 
 # Patterns, plans, training
@@ -240,8 +240,8 @@ def say_patterns(rows: Sequence[Row]) -> str:
     slower = [row.pattern for row in found if row.ratio < 1]
     than = f"slower than dense: {listing(slower)}" if slower else "all are faster than dense"
     together = correlation([row.keys for row in found], [row.ms for row in found], "keys a query", "The time")
-    return (f"At T = {found[0].length:,}, each pattern at its defaults: {found[0].pattern} is fastest ({faster(found[0])} than "
-            f"dense), {found[-1].pattern} slowest ({faster(found[-1])}); {than}. {together}")
+    return (f"At T = {found[0].length:,}, each pattern at its defaults: {found[0].pattern} is fastest ({faster(found[0])} "
+            f"than dense), {found[-1].pattern} slowest ({faster(found[-1])}); {than}. {together}")
 
 
 def say_plans(rows: Sequence[Row]) -> str:
@@ -270,5 +270,6 @@ def say_throughput(table: pd.DataFrame, T: int) -> str:
     """The same as a sentence."""
     sparse = table.drop("Dense")["over dense"]
     best, worst = sparse.idxmax(), sparse.idxmin()
-    return (f"In the suite's own training (T = {T:,}, one thread a run, several runs side by side) the fastest sparse model is "
-            f"{best}, at {sparse[best]:.2f} times the tokens a second of dense, the slowest {worst}, at {sparse[worst]:.2f} times.")
+    return (f"In the suite's own training (T = {T:,}, one thread a run, several runs side by side) the fastest sparse model "
+            f"is {best}, at {sparse[best]:.2f} times the tokens a second of dense, the slowest {worst}, at "
+            f"{sparse[worst]:.2f} times.")
