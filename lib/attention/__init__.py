@@ -61,11 +61,11 @@ MASK_LENGTH = 8192                             # the longest T for which an acce
 def choose(call: Call) -> str:
     """What `auto` means for this call.
 
-    On a CPU, measured with one thread, forward and backward: the call itself takes `cpu` 0.25 ms, in which SDPA in float32 does
-    4 heads of T = 64; beyond, `cpu` takes 0.7 of its time with a mask at T = 128, 0.2 at T = 256, and still as much where every
-    query attends every key. In bfloat16 SDPA is slower from T = 16 on. Without numba: `torch`, which costs as much as a mask at
-    C = T/2 keys, and 1.5 times as much below `FEW_PAIRS`. Dense patterns need no mask, and SDPA halves the work of causal ones.
-    Accelerators have not been measured.
+    On a CPU, measured with one thread, forward and backward: the call itself costs `cpu` 0.25 ms, in which SDPA with a mask
+    does 4 heads of T = 64 in float32; `cpu` takes 0.7 of SDPA's time at T = 128, 0.2 at T = 256, and as much as SDPA where
+    every query attends every key. In bfloat16 SDPA is slower from T = 16 on. Without numba: `torch`, which costs as much as a
+    mask at C = T/2 keys, and 1.5 times as much below `FEW_PAIRS`. Dense patterns need no mask, and SDPA halves the work of
+    causal ones. Accelerators have not been measured.
     """
     B, H, G, T, D = call.shape
     if dense_kind(call) and call.slopes is None:
@@ -114,8 +114,8 @@ def sparse_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern:
     alpha: 0-dim, for LearnedOffsets. span: `[H]`, for SoftWindow. Both may require a gradient.
     slopes: `[H]`, ALiBi (arXiv 2108.12409): the bias `-slope * |i - j|`, a learned rung's real distance included.
     backend: `auto` (the fastest measured, see `choose`), `cpu` (numba), `gpu` (Triton), `torch`, `masked` or `reference`.
-    A `SuiteError` names what does not fit: shapes, a missing alpha, a backend that is not there or cannot do it, a query without
-    any key. Of `cpu`, `gpu` and `torch` there are first derivatives only: `create_graph=True` is refused.
+    A `SuiteError` names what does not fit: shapes, a missing alpha, a backend that is not there or cannot do it, a query
+    without any key. Of `cpu`, `gpu` and `torch` there are first derivatives only: `create_graph=True` is refused.
     """
     attend = _opaque if torch.compiler.is_compiling() else _attend
     return attend(q, k, v, pattern, layer, alpha, span, slopes, backend)

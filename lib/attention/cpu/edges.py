@@ -13,12 +13,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from lib.attention.cpu.blocks import BLOCK
 from lib.attention.cpu.exponential import exponential
-from lib.attention.cpu.vectors import dot4, fma, head_of, load, prefetch_rows, put4, store, zero
+from lib.attention.cpu.vectors import FAST, dot4, fma, head_of, load, prefetch_rows, put4, store, zero
 
-BLOCK = 64
 SOON = 16           # rows ahead that are prefetched
-FAST = {"reassoc", "contract", "nsz", "arcp"}       # sums in any order; infinities and not-a-numbers keep their meaning
 
 
 @njit
@@ -36,7 +35,7 @@ def dots(row, pieces, x, y, y_step, keys, count, S):
 
 @njit
 def mix(row, pieces, w, y, y_step, keys, count, out):
-    """`out = sum over c < count of w[c] y[keys[c]]`; two sums side by side, since each addition waits for the one before it."""
+    """`out = sum over c < count of w[c] y[keys[c]]`, in two sums, since each addition waits for the one before it."""
     for piece in range(pieces):
         at = piece * row.nbytes
         even, odd = zero(row), zero(row)

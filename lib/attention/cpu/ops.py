@@ -11,8 +11,10 @@ from functools import lru_cache
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from lib.attention.cpu import edges, shifts
+from lib.attention.cpu.blocks import BLOCK
 from lib.attention.cpu.plans import Edges, Shifts
 from lib.attention.cpu.rules import column_length, remember, row_length, rule_of
 from lib.attention.cpu.threads import over_threads
@@ -23,14 +25,14 @@ from lib.errors import SuiteError
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 LEAST = min(WIDTHS)             # rows are filled up with zeros to a multiple of it, which changes no product
 ROWS = 4096                     # queries whose derivatives are taken from start to end before the next
-Optional = torch.Tensor | None
+Optional = Tensor | None
 Steps = Callable[[slice, np.ndarray, np.ndarray], list[tuple]]      # of the heads of a slice: kernels, each with its arguments
 
 
 class Launch:
     """Sizes of a call, and its tensors as the kernels take them."""
 
-    def __init__(self, q: torch.Tensor, k: torch.Tensor, rule: int) -> None:
+    def __init__(self, q: Tensor, k: Tensor, rule: int) -> None:
         self.B, self.H, self.T, self.D = q.shape
         self.G, self.dtype = k.shape[1], arithmetic(q)
         self.rule = rule_of(rule)
@@ -39,7 +41,7 @@ class Launch:
         self.scale = self.numbers(self.D ** -0.5)
         self.slopes = self.rule.slopes.astype(self.numbers)
 
-    def given(self, *tensors: torch.Tensor) -> tuple[object, ...]:
+    def given(self, *tensors: Tensor) -> tuple[object, ...]:
         """What every kernel is given first."""
         places = np.array([[x.data_ptr(), *(stride * x.element_size() for stride in x.stride()[:3])] for x in tensors])
         return self.row, self.pieces, places, (self.B, self.H, self.G, self.T)
@@ -47,12 +49,13 @@ class Launch:
     def in_turn(self, steps: Steps, *shape: int) -> None:
         """Kernels of which each reads what those before it left of the same heads, in two arrays `[heads, *shape]`.
 
-        Some groups of heads at a time, so that this is still in the cache, and in little memory: as many as have `ROWS` queries.
-        Where there are fewer groups than threads, kernel by kernel instead.
+        Some groups of heads at a time, as many as have `ROWS` queries, so that this is still in the cache, and in little
+        memory. Where there are fewer groups than threads, kernel by kernel instead.
         """
         groups, size, threads = self.B * self.G, self.H // self.G, torch.get_num_threads()
         if groups < threads:
-            for kernel, *arguments in steps(slice(0, groups * size), self.array(groups * size, *shape), self.array(groups * size, *shape)):
+            whole = self.array(groups * size, *shape), self.array(groups * size, *shape)
+            for kernel, *arguments in steps(slice(0, groups * size), *whole):
                 over_threads(kernel, *arguments, 0, tasks=groups * self.blocks)
             return
         at_once = min(-(-groups // threads), max(1, ROWS // (size * self.T)))
@@ -67,14 +70,20 @@ class Launch:
 
     @property
     def blocks(self) -> int:
-        return -(-self.T // shifts.BLOCK)
+        return -(-self.T // BLOCK)
 
-    def rows(self, x: torch.Tensor) -> torch.Tensor:
+    def rows(self, x: Tensor) -> Tensor:
         """x with its rows in succession, filled up; itself where it is so."""
         return F.pad(x, (0, -self.D % LEAST)) if self.D % LEAST else x if x.stride(-1) == 1 else x.contiguous()
 
     def array(self, *shape: int) -> np.ndarray:
         return torch.empty(shape, dtype=self.dtype).numpy()
+
+    def keys(self, plan: Shifts) -> tuple[object, ...]:
+        return plan.shifts, plan.counts, plan.leading, plan.causal
+
+    def rungs(self, plan: Shifts) -> tuple[object, ...]:
+        return plan.plain, plan.rungs, plan.fractions.astype(self.numbers)
 
     def columns(self, saved: np.ndarray, plan: Shifts) -> tuple[np.ndarray, np.ndarray]:
         """P `[B * H, C, Tp]` and far `[B * H, R, Tp]` in what is saved; of no head where nothing is."""
@@ -88,13 +97,13 @@ class Launch:
         return saved.reshape(self.B * self.H if saved.size else 0, self.T, row_length(plan.keys.shape[-1]))
 
 
-def out_like(x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def out_like(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """A result shaped as x, and where a kernel writes it: the same, unless rows had to be copied."""
     result = torch.empty_like(x)
     return result, result if result.stride(-1) == 1 and rows.shape == x.shape else torch.empty_like(rows)
 
 
-def finished(result: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
+def finished(result: Tensor, written: Tensor) -> Tensor:
     return result if result is written else result.copy_(written[..., :result.shape[-1]])
 
 
@@ -113,8 +122,7 @@ def plain_array(x: Optional) -> np.ndarray | None:
 
 
 @torch.library.custom_op("sparse_attention_suite::cpu", mutates_args=(), device_types="cpu")
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, alpha: Optional, bias: Optional, rule: int,
-           keep: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def attend(q: Tensor, k: Tensor, v: Tensor, alpha: Optional, bias: Optional, rule: int, keep: bool) -> tuple[Tensor, Tensor]:
     """Attention `[B, H, T, D]`, and where `keep` the numbers that its derivative needs.
 
     q `[B, H, T, D]`, k and v `[B, G, T, D]`, of one dtype; bias `[H, C]` is added to the logits of the columns.
@@ -126,13 +134,12 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, alpha: Optional, b
     out, written = out_like(q, q_)
     given, tasks = call.given(q_, k_, v_, written), call.B * call.G * call.blocks
     if isinstance(plan, Edges):
-        over_threads(edges.forward, *given, plan.keys, plan.counts, call.scale, call.slopes, keep, call.table(saved.numpy(), plan),
-                     tasks=tasks)
+        over_threads(edges.forward, *given, plan.keys, plan.counts, call.scale, call.slopes, keep,
+                     call.table(saved.numpy(), plan), tasks=tasks)
     else:
         bias_ = call.rule.bias(plan, number(alpha), plain_array(bias)).astype(call.numbers)
-        over_threads(shifts.forward, *given, plan.shifts, plan.counts, plan.leading, plan.causal, plan.plain, plan.rungs,
-                     plan.fractions.astype(call.numbers), call.scale, bias_, call.slopes, keep, *call.columns(saved.numpy(), plan),
-                     tasks=tasks)
+        over_threads(shifts.forward, *given, *call.keys(plan), *call.rungs(plan), call.scale, bias_, call.slopes, keep,
+                     *call.columns(saved.numpy(), plan), tasks=tasks)
     return finished(out, written), saved
 
 
@@ -142,8 +149,8 @@ def _(q, k, v, alpha, bias, rule, keep):
 
 
 @torch.library.custom_op("sparse_attention_suite::cpu_backward", mutates_args=(), device_types="cpu")
-def attend_backward(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, alpha: Optional, bias: Optional,
-                    saved: torch.Tensor, rule: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def attend_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, alpha: Optional, bias: Optional, saved: Tensor,
+                    rule: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Derivatives by q, k, v, alpha and bias; of no number by one that is None."""
     call = Launch(q, k, rule)
     plan = call.rule.plan(number(alpha))
@@ -159,33 +166,34 @@ def attend_backward(dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: tor
     else:
         P, far = call.columns(saved.numpy(), plan)
         heads, C, Tp = P.shape
-        R, keys = len(plan.rungs), (plan.shifts, plan.counts, plan.leading)
+        R, keys, rungs = len(plan.rungs), call.keys(plan), call.rungs(plan)
         wanted = bias is not None or (R > 0 and call.rule.slopes.any())
         dbias, dt = np.zeros((heads, call.blocks, C if wanted else 0), call.numbers), np.zeros((heads, call.blocks, R))
-        fractions, for_values, for_keys = plan.fractions.astype(call.numbers), call.given(dout_, dv_), call.given(q_, dk_)
+        for_values, for_keys = call.given(dout_, dv_), call.given(q_, dk_)
         call.in_turn(lambda heads, dS, W: [
-            (shifts.backward, *for_queries, *keys, plan.causal, plan.plain, plan.rungs, fractions, call.scale, P, far, dS, W, dbias, dt),
+            (shifts.backward, *for_queries, *keys, *rungs, call.scale, P, far, dS, W, dbias, dt),
             (shifts.pull, *for_values, *keys, W if R else P[heads]),
             (shifts.pull, *for_keys, *keys, dS)], plan.shifts.shape[1] + plan.most_leading, Tp)
     return (finished(dq, dq_), finished(dk, dk_), finished(dv, dv_), by_alpha(call, plan, alpha, dbias, dt),
             by_bias(call, bias, dbias))
 
 
-def by_alpha(call: Launch, plan: Shifts | Edges, alpha: Optional, dbias: np.ndarray | None, dt: np.ndarray | None) -> torch.Tensor:
-    """A rung's fraction grows by its base distance with alpha, and with it ALiBi's distance."""
+def by_alpha(call: Launch, plan: Shifts | Edges, alpha: Optional, dbias: np.ndarray | None,
+             dt: np.ndarray | None) -> Tensor:
+    """A rung's fraction grows with alpha by its base distance, and so does ALiBi's distance."""
     if alpha is None:
         return torch.empty(0)
     total = dt.sum((0, 1)) @ plan.base
     if dbias.shape[2]:
-        by_head = dbias[:, :, plan.plain:].sum(1, dtype=np.float64).reshape(call.B, call.H, -1).sum(0)          # (H, R)
+        by_head = dbias[:, :, plan.plain:].sum(1, dtype=np.float64).reshape(call.B, call.H, -1).sum(0)      # (H, R)
         total -= call.rule.slopes @ by_head @ plan.base
     return torch.tensor(total, dtype=alpha.dtype)
 
 
-def by_bias(call: Launch, bias: Optional, dbias: np.ndarray | None) -> torch.Tensor:
+def by_bias(call: Launch, bias: Optional, dbias: np.ndarray | None) -> Tensor:
     if bias is None:
         return torch.empty(0)
-    by_head = dbias.sum(1, dtype=np.float64).reshape(call.B, call.H, -1).sum(0)                                # (H, C)
+    by_head = dbias.sum(1, dtype=np.float64).reshape(call.B, call.H, -1).sum(0)                            # (H, C)
     found = torch.zeros_like(bias)
     found[:, :by_head.shape[1]] = torch.from_numpy(by_head)
     return found
@@ -217,4 +225,4 @@ attend.register_autograd(_backward, setup_context=_keep)
 
 @attend.register_vmap
 def _(info, in_dims, *arguments):
-    raise SuiteError("vmap is not valid over sparse_attention: put the dimension into the batch, as q, k, v [batch, heads, T, D]")
+    raise SuiteError("vmap is not valid over sparse_attention: put the dimension into the batch, q, k, v [batch, heads, T, D]")

@@ -106,7 +106,8 @@ def edges_plan(keys: EdgeTable, T: int) -> Edges:
     for h, of_head in enumerate(table):
         query, slot = np.nonzero(of_head >= 0)
         key = of_head[query, slot]
-        order = np.argsort(key.astype(np.uint16) if T <= 2**16 else key, kind="stable")      # 16 bits: by radix, 10 times as fast
+        small = key.astype(np.uint16) if T <= 2**16 else key            # numpy sorts 16 bits by radix, ten times as fast
+        order = np.argsort(small, kind="stable")
         queries[h, :len(order)], slots[h, :len(order)] = query[order], slot[order]
         starts[h, 1:] = np.bincount(key, minlength=T).cumsum()
     return Edges(table, counts, starts, queries, slots)

@@ -28,18 +28,19 @@ class Rule:
 
     def plan(self, alpha: float | None) -> Shifts | Edges:
         """Kept, if memory allows, for the next call; of learned keys the one of this alpha only."""
-        kept = CACHE.get(("cpu", self.number), lambda: _Kept(self._plan(alpha), alpha), stale=lambda kept: kept.alpha != alpha)
-        return kept.plan
+        return CACHE.get(("cpu", self.number), lambda: _Kept(self._plan(alpha), alpha),
+                         stale=lambda kept: kept.alpha != alpha).plan
 
     def _plan(self, alpha: float | None) -> Shifts | Edges:
         if isinstance(self.keys, EdgeTable):
             return edges_plan(self.keys, self.T)
-        return learned_plan(self.keys, alpha, self.T) if isinstance(self.keys, LearnedOffsets) else shifts_plan(self.keys, self.T)
+        if isinstance(self.keys, LearnedOffsets):
+            return learned_plan(self.keys, alpha, self.T)
+        return shifts_plan(self.keys, self.T)
 
     def saved(self, batch: int) -> int:
-        """Numbers that a forward pass keeps for its derivative: weights, and of rungs the far key's logit minus the near one's.
-
-        An upper bound that does not depend on alpha.
+        """Numbers that a forward pass keeps for its derivative: weights, and of rungs the farther key's product minus the
+        nearer one's. With a learned alpha an upper bound, which does not depend on it.
         """
         match self.keys:
             case EdgeTable():
@@ -86,7 +87,7 @@ _lock = threading.Lock()
 
 
 def number_of(call: Call) -> int:
-    """The number of the call's rule; equal calls have equal numbers. Rules of patterns stay, as compiled programs hold numbers."""
+    """The number of the call's rule; equal calls have equal numbers. Rules of patterns stay: compiled programs hold them."""
     identity = call.identity
     with _lock:
         if identity not in _numbers:

@@ -7,9 +7,10 @@ are four rows in succession. Of a pair that does not exist the logit is -inf and
 
 `pull` is the transpose: key j collects from the queries j + s that read it, so that no two threads write the same row.
 
-row, pieces: how a row lies in memory. places: where the tensors lie (both: `lib.attention.cpu.vectors`). sizes: B, H, G, T. The columns of a head are its shifts, int32 `[H or 1, N]`, ascending,
-`counts[h]` of them, and `leading[h]` leading keys behind. Learned alpha: of the first `plain` shifts each is a column; the other
-columns are rungs int32 `[R, 2]`, each between two shifts, named by their places in `shifts`, at the fractions `[R]` of the way.
+row, pieces: how a row lies in memory. places: where the tensors lie (both: `lib.attention.cpu.vectors`). sizes: B, H, G, T.
+The columns of a head are its shifts, int32 `[H or 1, N]`, ascending, `counts[h]` of them, and behind them `leading[h]` leading
+keys. With a learned alpha, each of the first `plain` shifts is a column; the other columns are rungs, int32 `[R, 2]`, each
+between two shifts, which are named by their places in `shifts`, at the fractions `[R]` of the way.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lib.attention.cpu.exponential import exponential
+from lib.attention.cpu.blocks import (BLOCK, by_fraction, fetched, fill_absent, kept, softmax, spread, to_columns, to_dlogits,
+                                      to_logits)
 from lib.attention.cpu.vectors import dot4, fma, head_of, load, prefetch_rows, put4, store, zero
-
-BLOCK = 64
-FAST = {"reassoc", "contract", "nsz", "arcp"}       # sums in any order; infinities and not-a-numbers keep their meaning
 
 
 @njit
@@ -45,7 +44,7 @@ def four_within(row, x, step, i, T):
 
 @njit
 def prefetch_four(row, pieces, x, step, i, T):
-    """Ask for the rows that the next block needs, four at a time between the products, so that memory and arithmetic overlap."""
+    """Ask for rows that the next block needs, four at a time between the products: so memory and arithmetic overlap."""
     if i + BLOCK + 3 < T:
         prefetch_rows(x, step, i + BLOCK, i + BLOCK + 4, pieces * row.nbytes)
 
@@ -94,14 +93,13 @@ def plus4(total, w, n, r, b):
 @njit
 def store_within(row, out, step, i, T, total):
     """Four rows to places i to i + 3, as far as these exist."""
-    for_last = T - i
     out += i * step
     store(row, out, total[0])
-    if for_last > 1:
+    if i + 1 < T:
         store(row, out + step, total[1])
-    if for_last > 2:
+    if i + 2 < T:
         store(row, out + 2 * step, total[2])
-    if for_last > 3:
+    if i + 3 < T:
         store(row, out + 3 * step, total[3])
 
 
@@ -129,142 +127,17 @@ def mix(row, pieces, w, y, y_step, shifts, count, leading, i0, rows, T, out, out
             store_within(row, out + at, out_step, i, T, total)
 
 
-@njit
-def fill_absent(S, shifts, count, leading, causal, i0, T, value):
-    """Put `value` where no pair is, and where a shift reaches a leading key that has a column of its own."""
-    N = len(shifts)
-    for n in range(N):
-        first = BLOCK if n >= count else min(max(shifts[n] - i0, 0), BLOCK)
-        last = min(max(T + shifts[n] - i0, first), BLOCK)
-        S[n, :first] = value
-        S[n, last:] = value
-    for j in range(len(S) - N):
-        if j >= leading:
-            S[N + j] = value
-            continue
-        if causal and j > i0:
-            S[N + j, :min(j - i0, BLOCK)] = value
-        for n in range(count):
-            r = j + shifts[n] - i0
-            if 0 <= r < BLOCK:
-                S[N + j, r] = value
-
-
-@njit
-def copied(S, first, last, L, to):
-    """Columns `first` to `last - 1` of S to L, from column `to` on."""
-    for c in range(first, last):
-        for r in range(BLOCK):
-            L[to + c - first, r] = S[c, r]
-
-
-@njit
-def kept(L, rows, P, i0, T):
-    """A block's columns into those of the whole head, `P [C, Tp]`; the next block's places are prefetched, those behind T set to 0."""
-    for c in range(len(L)):
-        for r in range(rows):
-            P[c, i0 + r] = L[c, r]
-        if i0 + rows < T:
-            prefetch_rows(P[c, i0 + rows:].ctypes.data, 0, 0, 1, BLOCK * P.itemsize)
-        else:
-            P[c, T:] = 0
-
-
-@njit(fastmath=FAST)
-def to_logits(S, plain, rungs, fractions, shifts, scale, bias, slope, i0, L, far):
-    """Logits of the columns, `L [C, 64]`, from the products with integer shifts, `S`; and what alpha's gradient needs, `far`."""
-    N, R = len(shifts), len(rungs)
-    for c in range(plain):
-        for r in range(BLOCK):
-            L[c, r] = S[c, r] * scale + bias[c]
-    blend(S, plain, rungs, fractions, shifts, i0, L, far)
-    for c in range(plain, plain + R):
-        for r in range(BLOCK):
-            L[c, r] = L[c, r] * scale + bias[c]
-    for j in range(len(S) - N):
-        for r in range(BLOCK):
-            L[plain + R + j, r] = S[N + j, r] * scale - slope * abs(i0 + r - j)
-
-
-@njit(fastmath=FAST)
-def to_columns(S, plain, rungs, fractions, shifts, i0, L, far):
-    """Derivatives of the columns, `L [C, 64]`, from those of the integer products, `S`."""
-    copied(S, 0, plain, L, 0)
-    blend(S, plain, rungs, fractions, shifts, i0, L, far)
-    copied(S, len(shifts), len(S), L, plain + len(rungs))
-
-
-@njit(fastmath=FAST)
-def blend(S, plain, rungs, fractions, shifts, i0, L, far):
-    """Rungs between two shifts: `L = near + t (far key's - near key's)`; a query whose farther key is missing reads the near."""
-    for m in range(len(rungs)):
-        near, beyond = S[rungs[m, 0]], S[rungs[m, 1]]
-        t, reach = fractions[m], shifts[rungs[m, 1]] - i0
-        for r in range(BLOCK):
-            difference = beyond[r] - near[r] if r >= reach else S.dtype.type(0)
-            far[m, r] = difference
-            L[plain + m, r] = near[r] + t * difference
-
-
-@njit(fastmath=FAST)
-def spread(L, plain, rungs, fractions, shifts, i0, W):
-    """The transpose of `blend`: weights of the columns given back to the integer shifts, `W [N, 64]`; W is L without rungs."""
-    if len(rungs) == 0:
-        return L
-    copied(L, 0, plain, W, 0)
-    W[plain:] = 0
-    for m in range(len(rungs)):
-        near, beyond = W[rungs[m, 0]], W[rungs[m, 1]]
-        t, reach = fractions[m], shifts[rungs[m, 1]] - i0
-        for r in range(BLOCK):
-            part = t * L[plain + m, r] if r >= reach else L.dtype.type(0)
-            beyond[r] += part
-            near[r] += L[plain + m, r] - part
-    return W
-
-
-@njit(fastmath=FAST)
-def softmax(L):
-    """Every query's softmax over the columns, in place; `[C, 64]`."""
-    top, total = L[0].copy(), np.zeros_like(L[0])
-    for c in range(1, len(L)):
-        for r in range(BLOCK):
-            top[r] = max(top[r], L[c, r])
-    for c in range(len(L)):
-        for r in range(BLOCK):
-            L[c, r] = exponential(L[c, r] - top[r])
-            total[r] += L[c, r]
-    for r in range(BLOCK):
-        total[r] = 1 / total[r]
-    for c in range(len(L)):
-        for r in range(BLOCK):
-            L[c, r] *= total[r]
-
-
-@njit(fastmath=FAST)
-def to_dlogits(P, L):
-    """From the derivatives by the weights P, `L [C, 64]`, those by the logits, in place."""
-    mean = np.zeros_like(L[0])
-    for c in range(len(L)):
-        for r in range(BLOCK):
-            mean[r] += P[c, r] * L[c, r]
-    for c in range(len(L)):
-        for r in range(BLOCK):
-            L[c, r] = P[c, r] * (L[c, r] - mean[r])
-
-
 @njit(nogil=True, cache=True)
-def forward(row, pieces, places, sizes, shifts, counts, leading, causal, plain, rungs, fractions, scale, bias, slopes, keep, P, far,
-            begin, end):
+def forward(row, pieces, places, sizes, shifts, counts, leading, causal, plain, rungs, fractions, scale, bias, slopes, keep,
+            P, far, begin, end):
     """Tasks `begin` to `end` of `out = softmax(logits) v`; places: q, k, v, out. P and far are kept where `keep`.
 
     bias `[H, plain + R]`, slopes `[H]` (of leading keys). P `[B * H, C, Tp]`, far `[B * H, R, Tp]`.
     """
     B, H, G, T = sizes
-    N, R, blocks = shifts.shape[1], len(rungs), (T + BLOCK - 1) // BLOCK
-    most = shifts.shape[1] + (P.shape[1] - plain - R)
-    S, W = np.zeros((most, BLOCK), P.dtype), np.zeros((most, BLOCK), P.dtype)
-    L, gap = np.zeros((P.shape[1], BLOCK), P.dtype), np.zeros((R, BLOCK), P.dtype)
+    C, R, blocks = P.shape[1], len(rungs), (T + BLOCK - 1) // BLOCK
+    S = np.zeros((shifts.shape[1] + C - plain - R, BLOCK), P.dtype)
+    L, W, gap = np.zeros((C, BLOCK), P.dtype), np.zeros_like(S), np.zeros((R, BLOCK), P.dtype)
     for task in range(begin, end):
         b, g, i0 = task // blocks // G, task // blocks % G, task % blocks * BLOCK
         rows = min(BLOCK, T - i0)
@@ -285,39 +158,19 @@ def forward(row, pieces, places, sizes, shifts, counts, leading, causal, plain, 
             mix(row, pieces, weights, v, v_step, shifts[own], counts[own], leading[own], i0, rows, T, out, out_step)
 
 
-@njit
-def fetched(P, i0, rows, L):
-    """The transpose of `kept`; 0 in the place of queries that do not exist."""
-    for c in range(len(L)):
-        for r in range(rows):
-            L[c, r] = P[c, i0 + r]
-        for r in range(rows, BLOCK):
-            L[c, r] = 0
-
-
-@njit
-def by_fraction(dlogits, far, weights, far_values):
-    """The derivative by a rung's fraction: it moves the logit by `far` and the value by `far_values`."""
-    total = 0.0                                # float64: terms of both signs cancel in these sums
-    for r in range(len(far)):
-        total += dlogits[r] * far[r] + weights[r] * far_values[r]
-    return total
-
-
 @njit(nogil=True, cache=True)
-def backward(row, pieces, places, sizes, shifts, counts, leading, causal, plain, rungs, fractions, scale, P, far, dS, W, dbias, dt, base,
-             begin, end):
+def backward(row, pieces, places, sizes, shifts, counts, leading, causal, plain, rungs, fractions, scale, P, far,
+             dS, W, dbias, dt, base, begin, end):
     """Tasks `begin` to `end` of the queries' part; places: q, k, v, dout, dq.
 
-    What `pull` needs: dS `[heads, N + leading, Tp]`, derivatives by the integer products, of the heads from number `base` on; and W,
-    alike, the weights spread to integer shifts (without rungs not written: it is P). Sums over a block's queries: dbias `[B * H, blocks, C]` by the logits, where it is not
-    empty, and dt `[B * H, blocks, R]` by the fractions.
+    What `pull` needs, of the heads from number `base` on: dS `[heads, N + leading, Tp]`, derivatives by the integer products,
+    and W, alike, the weights spread to integer shifts (not written without rungs: these are P). Sums over a block's queries: dbias
+    `[B * H, blocks, C]` by the logits, where it is not empty, and dt `[B * H, blocks, R]` by the fractions.
     """
     B, H, G, T = sizes
     R, blocks = len(rungs), (T + BLOCK - 1) // BLOCK
-    L, own_P, gap = np.zeros((P.shape[1], BLOCK), P.dtype), np.zeros((P.shape[1], BLOCK), P.dtype), np.zeros((R, BLOCK), P.dtype)
-    S = np.zeros((dS.shape[1], BLOCK), P.dtype)
-    own_dS, own_W = np.zeros_like(S), np.zeros_like(S)
+    S, L, gap = np.zeros((dS.shape[1], BLOCK), P.dtype), np.zeros((P.shape[1], BLOCK), P.dtype), np.zeros((R, BLOCK), P.dtype)
+    own_dS, own_W, own_P = np.zeros_like(S), np.zeros_like(S), np.zeros_like(L)
     for task in range(begin, end):
         b, g, block = task // blocks // G, task // blocks % G, task % blocks
         i0 = block * BLOCK
@@ -382,11 +235,11 @@ def plus_leading(row, total, w, n, leading, x, x_step, T):
 
 
 @njit(nogil=True, cache=True)
-def pull(row, pieces, places, sizes, shifts, counts, leading, weights, base, begin, end):
+def pull(row, pieces, places, sizes, shifts, counts, leading, causal, weights, base, begin, end):
     """Tasks `begin` to `end` of `out[j] = sum over heads and n of weights[n, j + shifts[n]] x[j + shifts[n]]`.
 
-    places: x `[B, H, T, D]`, out `[B, G, T, D]`. weights `[heads, N + leading, Tp]`, of the heads from number `base` on; those of
-    leading keys follow the shifts'.
+    places: x `[B, H, T, D]`, out `[B, G, T, D]`. weights `[heads, N + leading, Tp]`, of the heads from number `base` on; those
+    of leading keys follow the shifts'.
     """
     B, H, G, T = sizes
     N, blocks = shifts.shape[1], (T + BLOCK - 1) // BLOCK
@@ -401,7 +254,8 @@ def pull(row, pieces, places, sizes, shifts, counts, leading, weights, base, beg
                 for h in range(g * (H // G), (g + 1) * (H // G)):
                     own, w = h if len(shifts) > 1 else 0, weights[b * H + h - base]
                     x, x_step = head_of(places, 0, b, h)
-                    prefetch_four(row, pieces, x, x_step, j + shifts[own, counts[own] - 1], T)
+                    if counts[own] > 0:                             # the farthest query is the first to be read
+                        prefetch_four(row, pieces, x, x_step, j + shifts[own, counts[own] - 1], T)
                     for n in range(counts[own]):
                         i = j + shifts[own, n]
                         if i >= 0 and i + 3 < T:

@@ -1,7 +1,7 @@
 """Tasks of a kernel over torch's number of threads.
 
-Kernels release the interpreter's lock, so plain threads do; the pools that come with numba either are not safe to call from two
-threads at once or need a library that is not there everywhere.
+Kernels release the interpreter's lock, so plain threads do. The pools that come with numba are not safe to call from two
+threads at once, or need a library that is not there everywhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def over_threads(kernel: Callable[..., None], *arguments: object, tasks: int) ->
         kernel(*arguments, 0, tasks)
         return
     bounds = [tasks * part // parts for part in range(parts + 1)]
-    others = [_workers(parts).submit(kernel, *arguments, begin, end) for begin, end in zip(bounds[1:-1], bounds[2:], strict=True)]
+    others = [_workers(parts).submit(kernel, *arguments, *part) for part in zip(bounds[1:-1], bounds[2:], strict=True)]
     kernel(*arguments, bounds[0], bounds[1])
     for other in others:
         other.result()

@@ -17,12 +17,13 @@ from numba.extending import NativeValue, intrinsic, models, overload_attribute, 
 
 WIDTHS = (64, 48, 32, 16)           # numbers of a piece
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
-# Numba's cache on disk looks at the file of a kernel, not at what it calls. With this in the type of an argument, a kernel that
-# was compiled with another version of any file of this folder is not found there.
+# Numba's cache on disk looks at the file of a kernel, not at what it calls. With this in the type of an argument, a kernel
+# that was compiled with another version of any file of this folder is not found there.
 STAMP = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()[:12]
 
 I8, I16, I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 LINE = 64                           # bytes of a cache line, or a divisor of it
+FAST = {"reassoc", "contract", "nsz", "arcp"}       # sums in any order; infinities and not-a-numbers keep their meaning
 
 
 class Row:
@@ -215,6 +216,8 @@ def prefetch_rows(address, step, first, last, nbytes):
 
 @njit
 def head_of(places, tensor, b, h):
-    """Address of the first row of a head of a tensor, and bytes from row to row. places int64 `[n, 4]`: address, and strides in
-    bytes of batch element, head and token, of each tensor."""
+    """Address of the first row of a head of a tensor, and bytes from row to row.
+
+    places int64 `[n, 4]`: of each tensor the address, and the strides in bytes of batch element, head and token.
+    """
     return places[tensor, 0] + b * places[tensor, 1] + h * places[tensor, 2], places[tensor, 3]

@@ -10,20 +10,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, asking, band_logits, listed, load_rows, product, program,
-                                     rows_of, rung, store_rows)
+from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, asking, band_logits, listed, load_rows, offset, product,
+                                     program, rows_of, rung, store_rows)
 
 
 @triton.jit
-def store_pair(at, p, ds, there):
+def store_pair(column, row, p, ds, there):
     """p and ds of each row side by side, in one store."""
-    pair = tl.join(p, ds).to(at.dtype.element_ty)
-    tl.store(at[:, None] + tl.arange(0, 2)[None, :], pair, mask=there[:, None])
+    pair = tl.join(p, ds).to(column.dtype.element_ty)
+    tl.store(column + (row * 2)[:, None] + tl.arange(0, 2)[None, :], pair, mask=there[:, None])
 
 
 @triton.jit
-def load_pair(at, there):
-    return (tl.load(at, mask=there, other=0.0).to(tl.float32), tl.load(at + 1, mask=there, other=0.0).to(tl.float32))
+def load_pair(column, row, there):
+    at = column + row * 2
+    return tl.load(at, mask=there, other=0.0).to(tl.float32), tl.load(at + 1, mask=there, other=0.0).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["T", "blocks", "units", "columns", "n_bands"])
@@ -32,7 +33,7 @@ def queries(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
             T, blocks, units, columns, n_bands, scale, ramp,
             GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
             BN: tl.constexpr, FORM: tl.constexpr, BANDS: tl.constexpr, BY_UNIT: tl.constexpr,
-            ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr):
+            ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr, WIDE: tl.constexpr):
     """`dq`; `delta`, out . dout of each row; `kept`, weights and logit gradients of listed keys; the gradients of the rungs'
     fractions, summed by program (`dts` `[programs, columns]`), and of the span, by row (`dspans`, as `delta`)."""
     block, unit, b = program(blocks, units)
@@ -41,10 +42,9 @@ def queries(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
     own = unit * BY_UNIT
     k += b * k_step[0] + (unit * R // GROUP).to(tl.int64) * k_step[1]
     v += b * v_step[0] + (unit * R // GROUP).to(tl.int64) * v_step[1]
-    wide_head, wide_i = head.to(tl.int64), i.to(tl.int64)
-    rows_q = load_rows(q + b * q_step[0], wide_head * q_step[1] + wide_i * q_step[2], there, D, DP)
-    rows_do = load_rows(dout + b * dout_step[0], wide_head * dout_step[1] + wide_i * dout_step[2], there, D, DP)
-    rows_out = load_rows(out + b * out_step[0], wide_head * out_step[1] + wide_i * out_step[2], there, D, DP)
+    rows_q = load_rows(q + b * q_step[0], offset(head, q_step[1], WIDE) + offset(i, q_step[2], WIDE), there, D, DP)
+    rows_do = load_rows(dout + b * dout_step[0], offset(head, dout_step[1], WIDE) + offset(i, dout_step[2], WIDE), there, D, DP)
+    rows_out = load_rows(out + b * out_step[0], offset(head, out_step[1], WIDE) + offset(i, out_step[2], WIDE), there, D, DP)
     place = ((b * units + unit) * T + i) * R + r
     level = tl.load(lse + place, mask=there, other=0.0)
     along = tl.sum(rows_out.to(tl.float32) * rows_do.to(tl.float32), 1)
@@ -56,18 +56,18 @@ def queries(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
 
     if FORM != NOTHING:
         wide_q, wide_do = rows_q.to(tl.float32) * (scale * LOG2E), rows_do.to(tl.float32)
-        place = ((b * units + unit) * columns * T + i) * R + r       # of column 0
+        column = (b * units + unit) * columns                       # the first of this unit
         begin, end = tl.load(ranges + (own * blocks + block) * 2), tl.load(ranges + (own * blocks + block) * 2 + 1)
         if FORM == RUNGS:
             for c in range(begin, end):
                 lo, t = rung(keys, c, alpha)
                 j = i - lo
                 seen = there & (j >= 0)
-                near, far = j.to(tl.int64), tl.maximum(j - 1, 0).to(tl.int64)
-                k0 = load_rows(k, near * k_step[2], seen, D, DP).to(tl.float32)
-                k1 = load_rows(k, far * k_step[2], seen, D, DP).to(tl.float32) - k0
-                v0 = load_rows(v, near * v_step[2], seen, D, DP).to(tl.float32)
-                v1 = load_rows(v, far * v_step[2], seen, D, DP).to(tl.float32) - v0
+                near, far = j, tl.maximum(j - 1, 0)
+                k0 = load_rows(k, offset(near, k_step[2], WIDE), seen, D, DP).to(tl.float32)
+                k1 = load_rows(k, offset(far, k_step[2], WIDE), seen, D, DP).to(tl.float32) - k0
+                v0 = load_rows(v, offset(near, v_step[2], WIDE), seen, D, DP).to(tl.float32)
+                v1 = load_rows(v, offset(far, v_step[2], WIDE), seen, D, DP).to(tl.float32) - v0
                 ds_dt = tl.sum(wide_q * k1, 1)                      # base 2, like s
                 s = tl.sum(wide_q * k0, 1) + t * ds_dt
                 if ALIBI:
@@ -75,21 +75,21 @@ def queries(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
                 p = tl.exp2(tl.where(seen, s, float("-inf")) - level)
                 dp_dt = tl.sum(wide_do * v1, 1)
                 ds = p * (tl.sum(wide_do * v0, 1) + t * dp_dt - along)
-                store_pair(kept + (place + tl.cast(c, tl.int64) * T * R) * 2, p, ds, seen)
+                store_pair(kept + (column + c) * T * R * 2, i * R + r, p, ds, seen)
                 dt = ds * (ds_dt / LOG2E - slope) + p * dp_dt
                 tl.store(dts + tl.program_id(0).to(tl.int64) * columns + c, tl.sum(tl.where(seen, dt, 0.0), 0))
                 sums += ds[:, None] * (k0 + t * k1)
         else:
             for c in range(begin, end):
                 j, seen = listed(keys, own, columns, c, i, there, T, FORM)
-                rows_k = load_rows(k, j.to(tl.int64) * k_step[2], seen, D, DP).to(tl.float32)
-                rows_v = load_rows(v, j.to(tl.int64) * v_step[2], seen, D, DP).to(tl.float32)
+                rows_k = load_rows(k, offset(j, k_step[2], WIDE), seen, D, DP).to(tl.float32)
+                rows_v = load_rows(v, offset(j, v_step[2], WIDE), seen, D, DP).to(tl.float32)
                 s = tl.sum(wide_q * rows_k, 1)
                 if ALIBI:
                     s -= slope * LOG2E * tl.abs(i - j).to(tl.float32)
                 p = tl.exp2(tl.where(seen, s, float("-inf")) - level)
                 ds = p * (tl.sum(wide_do * rows_v, 1) - along)
-                store_pair(kept + (place + tl.cast(c, tl.int64) * T * R) * 2, p, ds, seen)
+                store_pair(kept + (column + c) * T * R * 2, i * R + r, p, ds, seen)
                 sums += ds[:, None] * rows_k
 
     if BANDS:
@@ -104,8 +104,8 @@ def queries(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
             last = tl.minimum(high - nearest, T - 1)
             for j_first in range(tl.maximum(tl.load(band + 2), low - farthest), last + 1, BN):
                 j = j_first + tl.arange(0, BN)
-                rows_k = load_rows(k, j.to(tl.int64) * k_step[2], j <= last, D, DP)
-                rows_v = load_rows(v, j.to(tl.int64) * v_step[2], j <= last, D, DP)
+                rows_k = load_rows(k, offset(j, k_step[2], WIDE), j <= last, D, DP)
+                rows_v = load_rows(v, offset(j, v_step[2], WIDE), j <= last, D, DP)
                 s = product(rows_q, tl.trans(rows_k), tl.zeros([BM, BN], tl.float32), EXACT) * (scale * LOG2E)
                 d = i[:, None] - j[None, :]
                 seen = (d >= nearest) & (d <= farthest) & (j <= last)[None, :] & there[:, None]
@@ -121,14 +121,14 @@ def queries(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
         if SOFT:
             tl.store(dspans + ((b * units + unit) * T + i) * R + r, dspan, mask=there)
 
-    store_rows(dq + b * dq_step[0], wide_head * dq_step[1] + wide_i * dq_step[2], there, sums * scale, D, DP)
+    store_rows(dq + b * dq_step[0], offset(head, dq_step[1], WIDE) + offset(i, dq_step[2], WIDE), there, sums * scale, D, DP)
 
 
 @triton.jit(do_not_specialize=["T", "units", "columns", "pieces", "tiles"])
 def pieces_of_keys(q, dout, kept, sums, q_step, dout_step, starts, lengths, entries,
                    T, units, columns, pieces, tiles,
                    R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
-                   BY_UNIT: tl.constexpr):
+                   BY_UNIT: tl.constexpr, WIDE: tl.constexpr):
     """`sums` `[B, units, pieces, 2, D]` float32: of each piece of a key's list, `sum ds * q` and `sum p * dout`.
 
     starts, lengths int32 `[units or 1, pieces]`, longest first in every tile; entries int32 `[n, 2]`: column and query.
@@ -137,27 +137,26 @@ def pieces_of_keys(q, dout, kept, sums, q_step, dout_step, starts, lengths, entr
     piece, r = rows_of(tile * (BM // RP), BM, RP)
     there = (r < R) & (piece < pieces)
     own = unit * BY_UNIT
-    head = (unit * R + r).to(tl.int64)
+    head = unit * R + r
     start = tl.load(starts + own * pieces + piece, mask=there, other=0)
     length = tl.load(lengths + own * pieces + piece, mask=there, other=0)
     q += b * q_step[0]
     dout += b * dout_step[0]
-    first = (b * units + unit) * columns * T * R
+    kept += (b * units + unit) * columns * T * R * 2
     dk, dv = tl.zeros([BM, DP], tl.float32), tl.zeros([BM, DP], tl.float32)
     for n in range(0, tl.max(length, 0)):
         seen = n < length
-        c = tl.load(entries + (start + n).to(tl.int64) * 2, mask=seen, other=0).to(tl.int64)
-        i = tl.load(entries + (start + n).to(tl.int64) * 2 + 1, mask=seen, other=0).to(tl.int64)
-        at = first + (c * T + i) * R + r
-        p, ds = load_pair(kept + at * 2, seen)
-        dk += ds[:, None] * load_rows(q, head * q_step[1] + i * q_step[2], seen, D, DP).to(tl.float32)
-        dv += p[:, None] * load_rows(dout, head * dout_step[1] + i * dout_step[2], seen, D, DP).to(tl.float32)
+        entry = entries + (start + n).to(tl.int64) * 2
+        c, i = tl.load(entry, mask=seen, other=0), tl.load(entry + 1, mask=seen, other=0)
+        p, ds = load_pair(kept, (c.to(tl.int64) * T + i) * R + r, seen)
+        dk += ds[:, None] * load_rows(q, offset(head, q_step[1], WIDE) + i * q_step[2], seen, D, DP).to(tl.float32)
+        dv += p[:, None] * load_rows(dout, offset(head, dout_step[1], WIDE) + i * dout_step[2], seen, D, DP).to(tl.float32)
     dk = tl.sum(tl.reshape(dk, [BM // RP, RP, DP]), 1)
     dv = tl.sum(tl.reshape(dv, [BM // RP, RP, DP]), 1)
     piece = tile * (BM // RP) + tl.arange(0, BM // RP)
-    offset = ((b * units + unit) * pieces + piece) * 2 * D
-    store_rows(sums, offset, piece < pieces, dk, D, DP)
-    store_rows(sums, offset + D, piece < pieces, dv, D, DP)
+    at = ((b * units + unit) * pieces + piece) * 2 * D
+    store_rows(sums, at, piece < pieces, dk, D, DP)
+    store_rows(sums, at + D, piece < pieces, dv, D, DP)
 
 
 @triton.jit(do_not_specialize=["T", "blocks", "units", "columns", "n_bands", "pieces"])
@@ -166,7 +165,7 @@ def keys(q, k, v, dout, lse, delta, dk, dv, kept, sums,
          firsts, places, T, blocks, units, columns, n_bands, pieces, scale, ramp,
          GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
          FORM: tl.constexpr, BANDS: tl.constexpr, PIECES: tl.constexpr, BY_UNIT: tl.constexpr,
-         ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr):
+         ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr, WIDE: tl.constexpr):
     """`dk` and `dv` of a block of keys, from all units of the key/value head (`units` in all, GROUP // R a head)."""
     BK: tl.constexpr = BM // RP
     block, kv_head, b = program(blocks, units * R // GROUP)
@@ -181,8 +180,8 @@ def keys(q, k, v, dout, lse, delta, dk, dv, kept, sums,
         rows_dk, rows_dv = tl.zeros([BM, DP], tl.float32), tl.zeros([BM, DP], tl.float32)
         for sub in range(0, GROUP // R):
             unit = kv_head * (GROUP // R) + sub
-            own, head = unit * BY_UNIT, (unit * R + r).to(tl.int64)
-            first = (b * units + unit) * columns * T * R + r
+            own, head = unit * BY_UNIT, unit * R + r
+            column = (b * units + unit) * columns                   # the first of this unit
             begin, end = tl.load(ranges + (own * blocks + block) * 2), tl.load(ranges + (own * blocks + block) * 2 + 1)
             for c in range(begin, end, 1 if FORM == RUNGS else 2):
                 if FORM == RUNGS:                                   # as the nearer key, then as the further one
@@ -190,30 +189,28 @@ def keys(q, k, v, dout, lse, delta, dk, dv, kept, sums,
                     i0, i1 = j + lo, j + lo + 1
                     seen0, seen1 = there & (i0 < T), there & (i1 < T)
                     share0, share1 = tl.where(j == 0, 1.0, 1 - t), j * 0.0 + t      # query lo has key 0 at both ends
-                    at0 = first + (tl.cast(c, tl.int64) * T + i0) * R
-                    at1 = at0 + R
+                    kept0 = kept + (column + c) * T * R * 2
+                    kept1 = kept0
                 else:                                               # two columns
                     i0, seen0 = asking(keys, own, columns, c, j, there, T)
                     i1, seen1 = asking(keys, own, columns, c + 1, j, there, T)
                     share0, share1 = 1.0, 1.0
-                    at0 = first + (tl.cast(c, tl.int64) * T + i0) * R
-                    at1 = first + (tl.cast(c + 1, tl.int64) * T + i1) * R
-                q0 = load_rows(q, head * q_step[1] + i0.to(tl.int64) * q_step[2], seen0, D, DP)
-                do0 = load_rows(dout, head * dout_step[1] + i0.to(tl.int64) * dout_step[2], seen0, D, DP)
-                q1 = load_rows(q, head * q_step[1] + i1.to(tl.int64) * q_step[2], seen1, D, DP)
-                do1 = load_rows(dout, head * dout_step[1] + i1.to(tl.int64) * dout_step[2], seen1, D, DP)
-                p0, ds0 = load_pair(kept + at0 * 2, seen0)
-                p1, ds1 = load_pair(kept + at1 * 2, seen1)
+                    kept0, kept1 = kept + (column + c) * T * R * 2, kept + (column + c + 1) * T * R * 2
+                q0 = load_rows(q, offset(head, q_step[1], WIDE) + offset(i0, q_step[2], WIDE), seen0, D, DP)
+                do0 = load_rows(dout, offset(head, dout_step[1], WIDE) + offset(i0, dout_step[2], WIDE), seen0, D, DP)
+                q1 = load_rows(q, offset(head, q_step[1], WIDE) + offset(i1, q_step[2], WIDE), seen1, D, DP)
+                do1 = load_rows(dout, offset(head, dout_step[1], WIDE) + offset(i1, dout_step[2], WIDE), seen1, D, DP)
+                p0, ds0 = load_pair(kept0, i0 * R + r, seen0)
+                p1, ds1 = load_pair(kept1, i1 * R + r, seen1)
                 rows_dk += (share0 * ds0)[:, None] * q0.to(tl.float32) + (share1 * ds1)[:, None] * q1.to(tl.float32)
                 rows_dv += (share0 * p0)[:, None] * do0.to(tl.float32) + (share1 * p1)[:, None] * do1.to(tl.float32)
         sum_k += tl.sum(tl.reshape(rows_dk, [BK, RP, DP]), 1)
         sum_v += tl.sum(tl.reshape(rows_dv, [BK, RP, DP]), 1)
 
     if BANDS:
-        k_offset = kv_head.to(tl.int64) * k_step[1] + j_tile.to(tl.int64) * k_step[2]
-        v_offset = kv_head.to(tl.int64) * v_step[1] + j_tile.to(tl.int64) * v_step[2]
-        rows_k = load_rows(k + b * k_step[0], k_offset, j_tile < T, D, DP)
-        rows_v = load_rows(v + b * v_step[0], v_offset, j_tile < T, D, DP)
+        wide = kv_head.to(tl.int64)
+        rows_k = load_rows(k + b * k_step[0] + wide * k_step[1], offset(j_tile, k_step[2], WIDE), j_tile < T, D, DP)
+        rows_v = load_rows(v + b * v_step[0] + wide * v_step[1], offset(j_tile, v_step[2], WIDE), j_tile < T, D, DP)
         last_key = tl.minimum(block * BK + BK, T) - 1
         for sub in range(0, GROUP // R):
             unit = kv_head * (GROUP // R) + sub
@@ -225,9 +222,9 @@ def keys(q, k, v, dout, lse, delta, dk, dv, kept, sums,
                 for i_first in range(tl.maximum(block * BK + nearest, 0), last + 1, BM // RP):
                     i, r = rows_of(i_first, BM, RP)
                     there = (r < R) & (i <= last)
-                    head, wide = unit * R + r, i.to(tl.int64)
-                    rows_q = load_rows(q, head.to(tl.int64) * q_step[1] + wide * q_step[2], there, D, DP)
-                    rows_do = load_rows(dout, head.to(tl.int64) * dout_step[1] + wide * dout_step[2], there, D, DP)
+                    head = unit * R + r
+                    rows_q = load_rows(q, offset(head, q_step[1], WIDE) + offset(i, q_step[2], WIDE), there, D, DP)
+                    rows_do = load_rows(dout, offset(head, dout_step[1], WIDE) + offset(i, dout_step[2], WIDE), there, D, DP)
                     place = ((b * units + unit) * T + i) * R + r
                     level = tl.load(lse + place, mask=there, other=0.0)
                     along = tl.load(delta + place, mask=there, other=0.0)
@@ -254,11 +251,11 @@ def keys(q, k, v, dout, lse, delta, dk, dv, kept, sums,
             for n in range(0, tl.max(end - begin, 0)):
                 seen = begin + n < end
                 piece = tl.load(places + begin + n, mask=seen, other=0)
-                offset = ((b * units + unit) * pieces + piece) * 2 * D
-                sum_k += load_rows(sums, offset, seen, D, DP)
-                sum_v += load_rows(sums, offset + D, seen, D, DP)
+                at = ((b * units + unit) * pieces + piece) * 2 * D
+                sum_k += load_rows(sums, at, seen, D, DP)
+                sum_v += load_rows(sums, at + D, seen, D, DP)
 
-    offset = kv_head.to(tl.int64) * dk_step[1] + j_tile.to(tl.int64) * dk_step[2]
-    store_rows(dk + b * dk_step[0], offset, j_tile < T, sum_k * scale, D, DP)
-    offset = kv_head.to(tl.int64) * dv_step[1] + j_tile.to(tl.int64) * dv_step[2]
-    store_rows(dv + b * dv_step[0], offset, j_tile < T, sum_v, D, DP)
+    at = kv_head.to(tl.int64) * dk_step[1] + offset(j_tile, dk_step[2], WIDE)
+    store_rows(dk + b * dk_step[0], at, j_tile < T, sum_k * scale, D, DP)
+    at = kv_head.to(tl.int64) * dv_step[1] + offset(j_tile, dv_step[2], WIDE)
+    store_rows(dv + b * dv_step[0], at, j_tile < T, sum_v, D, DP)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, band_logits, finite, listed, load_rows, product, program,
-                                     rows_of, rung, store_rows)
+from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, band_logits, finite, listed, load_rows, offset, product,
+                                     program, rows_of, rung, store_rows)
 
 
 @triton.jit(do_not_specialize=["T", "blocks", "units", "columns", "n_bands"])
@@ -18,7 +18,7 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
            T, blocks, units, columns, n_bands, scale, ramp,
            GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
            BN: tl.constexpr, FORM: tl.constexpr, BANDS: tl.constexpr, BY_UNIT: tl.constexpr,
-           ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr):
+           ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr, WIDE: tl.constexpr):
     """`out` and `lse` (base 2, `[B, units, T, R]`) of the rows of one tile."""
     block, unit, b = program(blocks, units)
     i, r = rows_of(block * (BM // RP), BM, RP)
@@ -26,7 +26,7 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
     own = unit * BY_UNIT                                            # whose list of keys
     k += b * k_step[0] + (unit * R // GROUP).to(tl.int64) * k_step[1]
     v += b * v_step[0] + (unit * R // GROUP).to(tl.int64) * v_step[1]
-    rows_q = load_rows(q + b * q_step[0], head.to(tl.int64) * q_step[1] + i.to(tl.int64) * q_step[2], there, D, DP)
+    rows_q = load_rows(q + b * q_step[0], offset(head, q_step[1], WIDE) + offset(i, q_step[2], WIDE), there, D, DP)
     slope = i * 0.0
     if ALIBI:
         slope = tl.load(slopes + head, mask=there, other=0.0).to(tl.float32) * LOG2E
@@ -42,11 +42,11 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
                 lo, t = rung(keys, c, alpha)
                 j = i - lo
                 seen = there & (j >= 0)
-                near, far = j.to(tl.int64), tl.maximum(j - 1, 0).to(tl.int64)
-                k0 = load_rows(k, near * k_step[2], seen, D, DP).to(tl.float32)
-                k1 = load_rows(k, far * k_step[2], seen, D, DP).to(tl.float32)
-                v0 = load_rows(v, near * v_step[2], seen, D, DP).to(tl.float32)
-                v1 = load_rows(v, far * v_step[2], seen, D, DP).to(tl.float32)
+                near, far = j, tl.maximum(j - 1, 0)
+                k0 = load_rows(k, offset(near, k_step[2], WIDE), seen, D, DP).to(tl.float32)
+                k1 = load_rows(k, offset(far, k_step[2], WIDE), seen, D, DP).to(tl.float32)
+                v0 = load_rows(v, offset(near, v_step[2], WIDE), seen, D, DP).to(tl.float32)
+                v1 = load_rows(v, offset(far, v_step[2], WIDE), seen, D, DP).to(tl.float32)
                 s = tl.sum(wide_q * (k0 + t * (k1 - k0)), 1)
                 if ALIBI:
                     s -= slope * (lo.to(tl.float32) + t)
@@ -60,10 +60,10 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
             for c in range(begin, end, 2):                          # two at a time: more reads in flight, half the rescaling
                 j0, seen0 = listed(keys, own, columns, c, i, there, T, FORM)
                 j1, seen1 = listed(keys, own, columns, c + 1, i, there, T, FORM)
-                k0 = load_rows(k, j0.to(tl.int64) * k_step[2], seen0, D, DP)
-                k1 = load_rows(k, j1.to(tl.int64) * k_step[2], seen1, D, DP)
-                v0 = load_rows(v, j0.to(tl.int64) * v_step[2], seen0, D, DP)
-                v1 = load_rows(v, j1.to(tl.int64) * v_step[2], seen1, D, DP)
+                k0 = load_rows(k, offset(j0, k_step[2], WIDE), seen0, D, DP)
+                k1 = load_rows(k, offset(j1, k_step[2], WIDE), seen1, D, DP)
+                v0 = load_rows(v, offset(j0, v_step[2], WIDE), seen0, D, DP)
+                v1 = load_rows(v, offset(j1, v_step[2], WIDE), seen1, D, DP)
                 s0, s1 = tl.sum(wide_q * k0.to(tl.float32), 1), tl.sum(wide_q * k1.to(tl.float32), 1)
                 if ALIBI:
                     s0 -= slope * tl.abs(i - j0).to(tl.float32)
@@ -90,8 +90,8 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
             last = tl.minimum(high - nearest, T - 1)
             for j_first in range(tl.maximum(tl.load(band + 2), low - farthest), last + 1, BN):
                 j = j_first + tl.arange(0, BN)
-                rows_k = load_rows(k, j.to(tl.int64) * k_step[2], j <= last, D, DP)
-                rows_v = load_rows(v, j.to(tl.int64) * v_step[2], j <= last, D, DP)
+                rows_k = load_rows(k, offset(j, k_step[2], WIDE), j <= last, D, DP)
+                rows_v = load_rows(v, offset(j, v_step[2], WIDE), j <= last, D, DP)
                 s = product(rows_q, tl.trans(rows_k), tl.zeros([BM, BN], tl.float32), EXACT) * (scale * LOG2E)
                 d = i[:, None] - j[None, :]
                 seen = (d >= nearest) & (d <= farthest) & (j <= last)[None, :]
@@ -109,6 +109,6 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
         most = higher
 
     total = tl.where(there, total, 1.0)
-    offset = head.to(tl.int64) * out_step[1] + i.to(tl.int64) * out_step[2]
-    store_rows(out + b * out_step[0], offset, there, sums / total[:, None], D, DP)
+    at = offset(head, out_step[1], WIDE) + offset(i, out_step[2], WIDE)
+    store_rows(out + b * out_step[0], at, there, sums / total[:, None], D, DP)
     tl.store(lse + ((b * units + unit) * T + i) * R + r, most + tl.log2(total), mask=there)

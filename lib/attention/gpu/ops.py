@@ -20,6 +20,7 @@ from lib.patterns.learned import fractional_rungs
 
 INTERPRETED = not isinstance(attend, triton.JITFunction)        # TRITON_INTERPRET=1 was set when this was imported
 HALF = (torch.bfloat16, torch.float16)
+REACH = 2**31           # numbers of a batch element from which on offsets take 64 bits
 
 
 def run(call: Call) -> Tensor:
@@ -41,17 +42,21 @@ def run(call: Call) -> Tensor:
 class Launch:
     """Grid and arguments that the kernels of one call have in common."""
 
-    def __init__(self, q: Tensor, k: Tensor, alpha, span, slopes, plan: Sequence[Tensor], numbers: Sequence[int], ramp: int):
+    def __init__(self, tensors: Sequence[Tensor], learned: Sequence[Tensor | None], plan: Sequence[Tensor],
+                 numbers: Sequence[int], ramp: int) -> None:
+        """tensors: q, k, and what else is read; learned: alpha, span and slopes."""
+        q, k, *_ = tensors
         self.B, self.H, self.T, self.D = q.shape
         self.G = k.shape[1]
         self.form, self.by_head, self.columns, self.band_tile = numbers[:4]
         self.tiling = Tiling(*numbers[4:])
         self.keys, self.query_ranges, self.key_ranges, self.bands, self.band_counts, *self.pieces = plan
-        self.learned = [q if x is None else x for x in (alpha, span, slopes)]
-        self.soft, self.alibi, self.ramp = span is not None, slopes is not None, float(ramp)
+        self.learned = [q if x is None else x for x in learned]         # one that is not given is not read
+        self.soft, self.alibi, self.ramp = learned[1] is not None, learned[2] is not None, float(ramp)
         self.units = self.H // self.tiling.R
         self.query_blocks, self.key_blocks = self.query_ranges.shape[1], self.key_ranges.shape[1]
         self.exact = INTERPRETED or q.dtype not in HALF
+        self.wide = max(map(_extent, tensors)) >= REACH
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -71,11 +76,16 @@ class Launch:
     def tiles(self, rows: int, numbers: int) -> dict[str, Any]:
         """What a kernel is compiled for, with tiles of so many rows, and so many of their numbers a thread."""
         R, RP, DP, _, _ = self.tiling
-        return dict(R=R, RP=RP, D=self.D, DP=DP, BM=rows, BY_UNIT=self.by_head,
+        return dict(R=R, RP=RP, D=self.D, DP=DP, BM=rows, BY_UNIT=self.by_head, WIDE=self.wide,
                     num_warps=min(16, max(4, rows * DP // (32 * numbers))), num_stages=3 if DP <= 256 else 2)
 
     def kinds(self) -> dict[str, Any]:
         return dict(GROUP=self.H // self.G, BANDS=self.band_tile > 0, ALIBI=self.alibi, SOFT=self.soft, EXACT=self.exact)
+
+
+def _extent(x: Tensor) -> int:
+    """Numbers from the first of a batch element to its last, of x or of a tensor like it without gaps."""
+    return max(x[0].numel(), 1 + sum((n - 1) * step for n, step in zip(x.shape[1:], x.stride()[1:], strict=True)))
 
 
 def _steps(x: Tensor) -> tuple[int, ...]:
@@ -104,7 +114,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, span: Tensor 
             plan: Sequence[Tensor], numbers: Sequence[int], ramp: int) -> tuple[Tensor, Tensor]:
     """Output, and of each row the logarithm of its softmax's denominator `[B, units, T, R]`, base 2."""
     q, k, v = map(_in_rows, (q, k, v))
-    on = Launch(q, k, alpha, span, slopes, plan, numbers, ramp)
+    on = Launch((q, k, v), (alpha, span, slopes), plan, numbers, ramp)
     out, lse = _like(q, _stored(q)), q.new_empty(on.rows, dtype=torch.float32)
     with torch.cuda.device_of(q):                       # triton launches on the current device
         attend[(on.queries(),)](q, k, v, out, lse, *map(_steps, (q, k, v, out)), *on.lists(on.query_ranges),
@@ -125,7 +135,7 @@ def backward(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, span: Tensor
              ramp: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, and of alpha (0-dim) and span `[H]`, where they are given, the gradients in float32 (else empty)."""
     q, k, v, dout = map(_in_rows, (q, k, v, dout))
-    on, rungs = Launch(q, k, alpha, span, slopes, plan, numbers, ramp), numbers[0] == RUNGS
+    on, rungs = Launch((q, k, v, dout), (alpha, span, slopes), plan, numbers, ramp), numbers[0] == RUNGS
     dq, dk, dv = (_like(x, _stored(x)) for x in (q, k, v))
     delta, kept = torch.empty_like(lse), q.new_empty(on.B, on.units, on.columns, on.T, on.tiling.R, 2, dtype=_stored(q))
     dts = lse.new_zeros(on.queries(), on.columns if rungs else 0)

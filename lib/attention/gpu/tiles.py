@@ -29,21 +29,30 @@ def rows_of(first, BM: tl.constexpr, RP: tl.constexpr):
 
 
 @triton.jit
-def load_rows(base, offset, there, D: tl.constexpr, DP: tl.constexpr):
-    """Rows `[rows, DP]` of D numbers each at `base + offset`; 0 where not `there` and beyond D."""
+def offset(i, step, WIDE: tl.constexpr):
+    """Where rows `i` begin; in 64 bits only where 32 do not reach, as each costs several instructions a row."""
+    if WIDE:
+        return i.to(tl.int64) * step
+    else:
+        return i * step
+
+
+@triton.jit
+def load_rows(base, at, there, D: tl.constexpr, DP: tl.constexpr):
+    """Rows `[rows, DP]` of D numbers each at `base + at`; 0 where not `there` and beyond D."""
     column = tl.arange(0, DP)
     if D == DP:
         mask = there[:, None]
     else:
         mask = there[:, None] & (column < D)[None, :]
-    return tl.load(base + offset[:, None] + column[None, :], mask=mask, other=0.0)
+    return tl.load(base + at[:, None] + column[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
-def store_rows(base, offset, there, value, D: tl.constexpr, DP: tl.constexpr):
+def store_rows(base, at, there, value, D: tl.constexpr, DP: tl.constexpr):
     column = tl.arange(0, DP)
     mask = there[:, None] & (column < D)[None, :]
-    tl.store(base + offset[:, None] + column[None, :], value.to(base.dtype.element_ty), mask=mask)
+    tl.store(base + at[:, None] + column[None, :], value.to(base.dtype.element_ty), mask=mask)
 
 
 @triton.jit
