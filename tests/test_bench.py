@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lib import profiles, worker
 from lib.bench import cases, counting, goals, measure, memory, rows, tables
+from lib.bench.__main__ import main
 from lib.bench.cases import Setting, Tensors
 from lib.bench.measure import Bench, Scope
 from lib.bench.quiet import quiet
@@ -302,6 +303,18 @@ def test_when_goals_are_shown_then_each_has_its_row_and_the_compiled_backend_is_
     assert "41 (36.9 to 45.1) | acceptable" in lines[both]
     assert "4 (3.6 to 4.4), b | acceptable" in lines["training step against eager dense fp32, T = 512"]
     assert all(goal.found(found) is None for goal in goals.GOALS if goal.device == "H200")
+
+
+def test_when_the_command_is_given_then_a_quick_measurement_leaves_the_full_one_alone(monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(measure, "measure", lambda setting, scope, say: asked.append(scope) or [made_up("time", 2.0)])
+    monkeypatch.setattr(tables, "text", lambda found: f"{len(found)} row")
+    assert main(["--goals"]) == 2 and "make bench" in capsys.readouterr().err
+    assert main(["--quick"]) == 0 and rows.read() == [] and len(rows.read("quick")) == 1
+    assert main([]) == 0 and rows.read() == [made_up("time", 2.0)] and "1 row" in capsys.readouterr().out
+    assert set(asked[0].lengths) < set(asked[1].lengths) and asked[1].lengths[-1] == 16384 and asked[1].growth == (4096, 16384)
+    assert {goal.length for goal in goals.GOALS} <= {*asked[1].lengths, asked[1].step.train.length}
+    assert main(["--goals"]) == 0 and "| goal |" in capsys.readouterr().out
 
 
 # A quiet machine

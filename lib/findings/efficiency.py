@@ -146,8 +146,8 @@ def say_growth(rows: Sequence[Row]) -> str:
     if row is None:
         return "Growth with length needs a length and a quarter of it among the lengths."
     return (f"From {row.against.replace('=', ' = ')} to T = {row.length:,} the time of {NAMES[own]} grows "
-            f"{row.ratio:.2f} times ({row.spread[0]:.2f} to {row.spread[1]:.2f}); a cost in proportion to the length would grow "
-            "4 times, dense attention's 16 times.")
+            f"{row.ratio:.2f} times ({row.spread[0]:.2f} to {row.spread[1]:.2f}); a cost in proportion to the length would "
+            "grow 4 times, dense attention's 16 times.")
 
 
 def say_blocks(lengths: Sequence[int]) -> str:
@@ -201,7 +201,7 @@ def say_learned(rows: Sequence[Row]) -> str:
     word = "less than" if longest.spread[1] < theirs else "more than" if longest.spread[0] > theirs else "no less than"
     return (f"With a learned alpha {NAMES[own]} takes {longest.ratio:.2f} times ({longest.spread[0]:.2f} to "
             f"{longest.spread[1]:.2f}) as long as with fixed distances (forward and backward, T = {longest.length:,}), {word} "
-            f"the published {theirs:.1f} times of a whole training. The least it can cost is two logits a rung instead of one.")
+            f"the published {theirs:.1f} times of a whole training. It must cost something: a rung takes two logits, not one.")
 
 
 # Distance to what the machine can do
