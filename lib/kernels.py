@@ -212,8 +212,8 @@ def swiglu_back(grad, x, d_x):
 
 
 @kernel
-def turn(x, at, out, to, heads, turns, sign):
-    """`out[n, to + h] = x[n, at + h] * turns[n % T]` for h below `heads`; by the conjugate where `sign` is -1.
+def turn(x, at, out, to, heads, turns):
+    """`out[n, to + h] = x[n, at + h] * turns[n % T]` for h below `heads`.
 
     x and out `[N, .., D / 2]` of pairs (`pairs`), turns complex64 `[T, D / 2]`.
     """
@@ -223,7 +223,7 @@ def turn(x, at, out, to, heads, turns, sign):
             before, after = x[n, at + h], out[n, to + h]
             for c in range(len(row)):
                 a, b = split(before[c])
-                real, imaginary = row[c].real, sign * row[c].imag
+                real, imaginary = row[c].real, row[c].imag
                 after[c] = joined(a * real - b * imaginary, a * imaginary + b * real, after[c])
 
 

@@ -11,8 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from lib import kernels
 from lib.errors import require
+
+try:
+    from lib import kernels
+except ImportError:         # no numba, which a GPU does not need: the formulas do
+    kernels = None
 
 IGNORED = -100      # a target that is not scored
 
@@ -33,8 +37,9 @@ def rows(x: torch.Tensor) -> torch.Tensor:
 
 def fused(x: torch.Tensor) -> bool:
     """Whether the kernels of `lib.kernels` compute this: on a CPU, but not under `torch.compile`, which fuses by itself."""
-    known = x.device.type == "cpu" and x.dtype in kernels.DTYPES and working_dtype(x) in kernels.DTYPES
-    return known and not torch.compiler.is_compiling()
+    if kernels is None or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return x.dtype in kernels.DTYPES and working_dtype(x) in kernels.DTYPES
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -86,6 +91,11 @@ def swiglu(x: torch.Tensor) -> torch.Tensor:
         return _SwiGLU.apply(x)
     gate, up = x.chunk(2, -1)
     return F.silu(gate) * up
+
+
+def turn_heads(x: torch.Tensor, at: int, out: torch.Tensor, to: int, heads: int, turns: torch.Tensor) -> None:
+    """Heads `at`, `at + 1`, ... of x `[B T, .., D]` into those from `to` on of out, turned by `turns` `[T, D / 2]`."""
+    kernels.turn(kernels.pairs(x), at, kernels.pairs(out), to, heads, turns.resolve_conj().numpy())
 
 
 def _slices(tokens: int, vocab: int, device: torch.device) -> list[slice]:

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch.autograd.function import once_differentiable
 
-from lib import kernels, ops
+from lib import ops
 from lib.errors import one_of, require
 
 VARIANTS = ("vanilla", "interpolation", "ntk", "yarn")
@@ -80,9 +80,9 @@ class _Heads(torch.autograd.Function):
         B, T, D = *qkv.shape[:2], 2 * turn.shape[-1]
         qkv = qkv.contiguous().view(B * T, H + 2 * G, D)
         q, k, v = qkv.new_empty(B * T, H, D), qkv.new_empty(B * T, G, D), qkv[:, H + G:].clone()
-        ctx.turns = turn.view(T, D // 2).numpy()
+        ctx.turns = turn.view(T, D // 2)
         for x, at in ((q, 0), (k, H)):
-            kernels.turn(kernels.pairs(qkv), at, kernels.pairs(x), 0, x.shape[1], ctx.turns, kernels.one)
+            ops.turn_heads(qkv, at, x, 0, x.shape[1], ctx.turns)
         return tuple(x.view(B, T, -1, D).transpose(1, 2) for x in (q, k, v))
 
     @staticmethod
@@ -92,7 +92,7 @@ class _Heads(torch.autograd.Function):
         (_, H, D), G, T = d_q.shape, d_k.shape[1], grads[0].shape[2]
         d_qkv = d_q.new_empty(len(d_q), H + 2 * G, D)
         for x, at in ((d_q, 0), (d_k, H)):
-            kernels.turn(kernels.pairs(x), 0, kernels.pairs(d_qkv), at, x.shape[1], ctx.turns, -kernels.one)
+            ops.turn_heads(x, 0, d_qkv, at, x.shape[1], ctx.turns.conj())
         d_qkv[:, H + G:] = d_v
         return d_qkv.view(-1, T, (H + 2 * G) * D), None, None, None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numba
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lib import kernels, ops, rope
+from lib import kernels, ops, paths, rope
 
 torch.set_num_threads(1)
 
@@ -126,6 +128,24 @@ def test_when_numbers_are_on_a_cpu_then_the_kernels_compute_unless_they_cannot()
     assert not ops.fused(torch.ones(1, dtype=torch.float64)) and not ops.fused(torch.ones(1, device="meta"))
     with torch.autocast("cpu", torch.float16):
         assert not ops.fused(torch.ones(1))
+
+
+def test_when_numba_is_missing_then_the_formulas_take_its_place():
+    program = """if True:
+        import sys
+        {missing}
+        import torch
+        from lib import ops, rope
+        x = torch.linspace(-3, 3, 2 * 5 * 24).view(2, 5, 24).requires_grad_()
+        q, k, v = rope.heads(ops.rms_norm(x, torch.ones(24), 0.1), rope.turns(5, 6), 2, 1)
+        loss = ops.cross_entropy(ops.swiglu(x), torch.eye(12), torch.arange(10).view(2, 5)) + (q * k + v).sum()
+        loss.backward()
+        print(ops.kernels is None, loss.item(), x.grad.norm().item())"""
+    found = [subprocess.check_output([sys.executable, "-c", program.format(missing=line)], text=True, cwd=paths.ROOT).split()
+             for line in ("", "sys.modules['numba'] = None")]
+    assert [missing for missing, *_ in found] == ["False", "True"]
+    there, gone = ([float(number) for number in numbers] for _, *numbers in found)
+    assert there == pytest.approx(gone, rel=1e-5)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
