@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -105,7 +106,7 @@ class Bench:
         described = {"pattern": f"scaled_base W={s.window}, {s.rungs} rungs", "keys": s.fixed.pairs(T) / T,
                      "heads": f"{s.batch * s.heads}, {s.kv_heads}", "head_dim": s.head_dim,
                      "dtype": str(s.dtype).removeprefix("torch."), "device": self.device, "threads": torch.get_num_threads(),
-                     "machine": machine(), "busy": self.busy, "code": code()}
+                     "machine": machine(), "malloc": os.environ.get("GLIBC_TUNABLES", ""), "busy": self.busy, "code": code()}
         if found is not None:
             described |= {"ratio": found.median, "spread": (found.low, found.high), "rounds": found.rounds}
         return Row(measure, backend, against, pass_, T, **described | more)

@@ -29,7 +29,7 @@ def extra_memory(setting: Setting, cases: Sequence[Case]) -> list[float | None]:
     Measured at the peak of a call whose plan is there already; building it is not counted. None where this system does
     not let the peak be measured.
     """
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}          # glibc gives freed tensors back at once
+    environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=65536"}     # freed tensors go back at once
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(paths.ROOT), os.environ.get("PYTHONPATH"))))
     plain = asdict(setting) | {"dtype": str(setting.dtype).removeprefix("torch."), "device": str(setting.device)}
     done = subprocess.run([sys.executable, "-m", "lib.bench.memory"], input=json.dumps({"setting": plain, "cases": cases}),

@@ -48,6 +48,7 @@ FIELDS = {
     "device": "cpu, or the name of the GPU",
     "threads": "threads of torch",
     "machine": "processor, cores and system",
+    "malloc": "GLIBC_TUNABLES of the process (the suite's training workers have some); empty: memory as any program gets it",
     "busy": "share of the machine's cores that other processes used when the measurements began",
     "code": "fingerprint of the code that was measured",
     "note": "why there is no ratio, or what a reader should know",
@@ -79,6 +80,7 @@ class Row:
     device: str = ""
     threads: int | None = None
     machine: str = ""
+    malloc: str = ""
     busy: float | None = None
     code: str = ""
     note: str = ""
