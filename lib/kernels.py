@@ -1,7 +1,7 @@
 """The model's element-wise parts on a CPU, one pass over memory each: numba kernels for `lib.ops`, which has the formulas.
 
 Arrays are C-contiguous; their numbers are float32, or bfloat16 as the uint16 that holds its bits. Arithmetic is float32.
-One thread: the suite trains one model a core.
+A call does rows `ROWS * begin` to `ROWS * end`, so that several threads can share the work.
 
 Results repeat bit for bit, wherever the arrays lie. LLVM has two versions of a loop that stores: vector code, and plain code
 for arrays that may overlap, by a test that neighbours in memory fail too. So a loop that stores has IEEE arithmetic, of which
@@ -22,7 +22,7 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 
 DTYPES = (torch.float32, torch.bfloat16)
-ROWS = 64                   # rows whose gains' gradients are summed before they meet the others: less rounding
+ROWS = 64                   # rows of a block; a gain's gradient is summed over each, then over blocks: less rounding
 
 kernel = njit(cache=True, nogil=True, error_model="numpy")
 summing = njit(fastmath={"reassoc", "contract"})      # for loops that store nothing; not "nnan": a diverged run must say so
@@ -164,10 +164,10 @@ def summed(row):
 
 
 @kernel
-def norm(x, gain, eps, out, scale):
+def norm(x, gain, eps, out, scale, begin, end):
     """x `[N, C]`: `scale[n] = (mean(x[n] ** 2) + eps) ** -0.5`, `out = gain * x * scale`."""
     N, C = x.shape
-    for n in range(N):
+    for n in range(ROWS * begin, min(ROWS * end, N)):
         row, result = x[n], out[n]
         r = one / np.sqrt(squares(row) / np.float32(C) + eps)
         scale[n] = r
@@ -176,10 +176,10 @@ def norm(x, gain, eps, out, scale):
 
 
 @kernel
-def norm_back(grad, x, scale, gain, d_x, d_gain):
+def norm_back(grad, x, scale, gain, d_x, d_gain, begin, end):
     """d_gain `[ceil(N / ROWS), C]`, zeros before: sums over `ROWS` rows each."""
     N, C = x.shape
-    for n in range(N):
+    for n in range(ROWS * begin, min(ROWS * end, N)):
         r, grads, row, result, part = scale[n], grad[n], x[n], d_x[n], d_gain[n // ROWS]
         along = triple(grads, row, gain) * r / np.float32(C)
         for c in range(C):
@@ -189,10 +189,10 @@ def norm_back(grad, x, scale, gain, d_x, d_gain):
 
 
 @kernel
-def swiglu(x, out):
+def swiglu(x, out, begin, end):
     """x `[N, 2F]`, gate beside up: `out = silu(gate) * up`, `[N, F]`."""
     N, F = out.shape
-    for n in range(N):
+    for n in range(ROWS * begin, min(ROWS * end, N)):
         gates, ups, results = x[n, :F], x[n, F:], out[n]
         for c in range(F):
             gate = wide(gates[c])
@@ -200,9 +200,9 @@ def swiglu(x, out):
 
 
 @kernel
-def swiglu_back(grad, x, d_x):
+def swiglu_back(grad, x, d_x, begin, end):
     N, F = grad.shape
-    for n in range(N):
+    for n in range(ROWS * begin, min(ROWS * end, N)):
         grads, gates, ups, d_gates, d_ups = grad[n], x[n, :F], x[n, F:], d_x[n, :F], d_x[n, F:]
         for c in range(F):
             d, gate = wide(grads[c]), wide(gates[c])
@@ -212,12 +212,12 @@ def swiglu_back(grad, x, d_x):
 
 
 @kernel
-def turn(x, at, out, to, heads, turns):
+def turn(x, at, out, to, heads, turns, begin, end):
     """`out[n, to + h] = x[n, at + h] * turns[n % T]` for h below `heads`.
 
     x and out `[N, .., D / 2]` of pairs (`pairs`), turns complex64 `[T, D / 2]`.
     """
-    for n in range(len(x)):
+    for n in range(ROWS * begin, min(ROWS * end, len(x))):
         row = turns[n % len(turns)]
         for h in range(heads):
             before, after = x[n, at + h], out[n, to + h]
@@ -228,11 +228,11 @@ def turn(x, at, out, to, heads, turns):
 
 
 @kernel
-def surprise(logits, targets, losses):
+def surprise(logits, targets, losses, begin, end):
     """`losses[n] = -log softmax(logits[n])[targets[n]]`; the logits `[N, V]` become its gradient by them."""
     N, V = logits.shape
     share = np.empty(V, np.float32)
-    for n in range(N):
+    for n in range(ROWS * begin, min(ROWS * end, N)):
         row, target = logits[n], targets[n]
         if not 0 <= target < V:
             raise IndexError("a target lies outside the vocabulary")

@@ -6,11 +6,14 @@ compute what needs more in float32. The backward passes are of first order: a gr
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
+from lib.attention.cpu.threads import over_threads
 from lib.errors import require
 
 try:
@@ -27,8 +30,10 @@ def working_dtype(x: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
-def arrays(*tensors: torch.Tensor) -> list[np.ndarray]:
-    return [kernels.array(x) for x in tensors]
+def over_rows(kernel: Callable[..., None], *arguments: torch.Tensor | np.ndarray | np.generic) -> None:
+    """A kernel over all rows of its first argument, on as many threads as torch has."""
+    arguments = tuple(kernels.array(x) if isinstance(x, torch.Tensor) else x for x in arguments)
+    over_threads(kernel, *arguments, tasks=-(-len(arguments[0]) // kernels.ROWS))
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
@@ -47,7 +52,7 @@ class _RMSNorm(torch.autograd.Function):
     def forward(ctx, x, gain, eps, dtype):
         x, gain = x.contiguous(), gain.contiguous()
         out, scale = torch.empty_like(x, dtype=dtype), torch.empty(x.shape[:-1], dtype=torch.float32)
-        kernels.norm(*arrays(rows(x), gain), np.float32(eps), *arrays(rows(out), scale.view(-1)))
+        over_rows(kernels.norm, rows(x), gain, np.float32(eps), rows(out), scale.view(-1))
         ctx.save_for_backward(x, scale, gain)
         return out
 
@@ -56,7 +61,7 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx, grad):
         x, scale, gain = ctx.saved_tensors
         d_x, parts = torch.empty_like(x), torch.zeros(-(-scale.numel() // kernels.ROWS), len(gain), dtype=torch.float32)
-        kernels.norm_back(*arrays(rows(grad.contiguous()), rows(x), scale.view(-1), gain, rows(d_x), parts))
+        over_rows(kernels.norm_back, rows(grad.contiguous()), rows(x), scale.view(-1), gain, rows(d_x), parts)
         return d_x, parts.sum(0).to(gain.dtype), None, None
 
 
@@ -72,7 +77,7 @@ class _SwiGLU(torch.autograd.Function):
     def forward(ctx, x):
         x = x.contiguous()
         out = x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
-        kernels.swiglu(*arrays(rows(x), rows(out)))
+        over_rows(kernels.swiglu, rows(x), rows(out))
         ctx.save_for_backward(x)
         return out
 
@@ -81,7 +86,7 @@ class _SwiGLU(torch.autograd.Function):
     def backward(ctx, grad):
         x, = ctx.saved_tensors
         d_x = torch.empty_like(x)
-        kernels.swiglu_back(*arrays(rows(grad.contiguous()), rows(x), rows(d_x)))
+        over_rows(kernels.swiglu_back, rows(grad.contiguous()), rows(x), rows(d_x))
         return d_x
 
 
@@ -95,7 +100,7 @@ def swiglu(x: torch.Tensor) -> torch.Tensor:
 
 def turn_heads(x: torch.Tensor, at: int, out: torch.Tensor, to: int, heads: int, turns: torch.Tensor) -> None:
     """Heads `at`, `at + 1`, ... of x `[B T, .., D]` into those from `to` on of out, turned by `turns` `[T, D / 2]`."""
-    kernels.turn(kernels.pairs(x), at, kernels.pairs(out), to, heads, turns.resolve_conj().numpy())
+    over_rows(kernels.turn, kernels.pairs(x), at, kernels.pairs(out), to, heads, turns.resolve_conj())
 
 
 def _slices(tokens: int, vocab: int, device: torch.device) -> list[slice]:
@@ -132,7 +137,7 @@ def surprise(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor,
     """`-log softmax(logits)[target]` of rows `[n, V]`, float32 or wider, and its gradient by the logits, in their place."""
     if fused(logits):
         losses = torch.empty(len(logits))
-        kernels.surprise(*arrays(logits, targets, losses))
+        over_rows(kernels.surprise, logits, targets, losses)
         return losses, logits
     exact, target = torch.promote_types(logits.dtype, torch.float32), targets[:, None]
     share = logits.softmax(-1, dtype=exact)

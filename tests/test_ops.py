@@ -130,6 +130,22 @@ def test_when_numbers_are_on_a_cpu_then_the_kernels_compute_unless_they_cannot()
         assert not ops.fused(torch.ones(1))
 
 
+def test_when_torch_has_more_threads_then_results_are_the_same_bit_for_bit():
+    x, gain, turn = numbers(3, 67, 48), numbers(48, seed=1), rope.turns(67, 12)
+
+    def results() -> list[torch.Tensor]:
+        outputs = [ops.rms_norm(x, gain, 0.1), ops.swiglu(x), *rope.heads(x, turn, 2, 1)]
+        gradients = torch.autograd.grad(outputs, (x, gain), [out.detach() + 1 for out in outputs])
+        return [*outputs, *gradients, *ops.surprise(x.detach().view(-1, 48).clone(), torch.arange(201) % 48)]
+    one = results()
+    torch.set_num_threads(3)
+    try:
+        several = results()
+    finally:
+        torch.set_num_threads(1)
+    assert kernels.ROWS < 201 and all(torch.equal(a, b) for a, b in zip(one, several, strict=True))
+
+
 def test_when_numba_is_missing_then_the_formulas_take_its_place():
     program = """if True:
         import sys
