@@ -1,0 +1,151 @@
+"""Plans of the GPU kernels, read back as the kernels read them: every pair once, in both directions, in the ranges of its block."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.attention.call import checked
+from lib.attention.gpu import plans
+from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow, expand
+
+
+def plan_of(keys, T, H=4, G=2, half=True, rungs=()):
+    q, k = torch.zeros(1, H, T, 8), torch.zeros(1, G, T, 8)
+    alpha = torch.tensor(1.0) if isinstance(keys, LearnedOffsets) else None
+    span = torch.ones(H) if isinstance(keys, SoftWindow) else None
+    return plans.build(checked(q, k, k, keys, 0, alpha, span, None), half, rungs)
+
+
+def listed(plan, head, c, i, T):
+    """The key of query i in column c, or -1."""
+    if plan.form == plans.TABLE:
+        return int(plan.keys[head, c, i])
+    a, o, first, ahead = plan.keys[head, c].tolist()
+    j = a * i + o
+    return j if first <= j < T and j <= i + ahead else -1
+
+
+def counts_of(plan, T):
+    """How often each pair is attended, `[heads, T, T]`; asserts that it lies in the range of its block of queries."""
+    counts = np.zeros((len(plan.band_counts), T, T), int)
+    size = plan.tiling.BM // plan.tiling.RP
+    for head in range(len(counts)):
+        for nearest, farthest, first in plan.bands[head, :plan.band_counts[head]].tolist():
+            for i in range(T):
+                counts[head, i, [j for j in range(max(first, i - farthest), min(i - nearest, T - 1) + 1)]] += 1
+        for i, c in itertools.product(range(T), range(plan.columns)):
+            begin, end = plan.query_ranges[head, i // size].tolist()
+            j = listed(plan, head, c, i, T)
+            if j >= 0:
+                assert begin <= c < end, (i, c)
+                counts[head, i, j] += 1
+    return counts
+
+
+def assert_transposed(plan, T):
+    """Each listed pair is read once by its key: by a column in the range of its block of keys, or from a piece of its list."""
+    pairs = {(head, c, i, listed(plan, head, c, i, T)) for head, i, c in
+             itertools.product(range(len(plan.band_counts)), range(T), range(plan.columns)) if listed(plan, head, c, i, T) >= 0}
+    found, size = [], plan.tiling.KM // plan.tiling.RP
+    if plan.form == plans.OFFSETS:
+        for head, j in itertools.product(range(len(plan.keys)), range(T)):
+            for c in range(*plan.key_ranges[head, j // size].tolist()):
+                a, o, first, _ = plan.keys[head, c].tolist()
+                if a == 1 and j >= first and 0 <= j - o < T:
+                    found.append((head, c, j - o, j))
+    if plan.pieces:
+        starts, lengths, entries, firsts, places = plan.pieces
+        for head, j in itertools.product(range(len(firsts)), range(T)):
+            for at in range(*firsts[head, j:j + 2].tolist()):
+                start, length = (int(x[head, places[at]]) for x in (starts, lengths))
+                assert 0 < length <= plans.PIECE
+                found += [(head, *entry, j) for entry in entries[start:start + length].tolist()]
+        assert (lengths.diff(dim=1) <= 0).all()                 # longest first
+    assert len(found) == len(pairs) and set(found) == pairs
+
+
+def assert_whole(keys, T, **how):
+    plan = plan_of(keys, T, **how)
+    heads = len(plan.band_counts)
+    assert np.array_equal(counts_of(plan, T), expand(keys, T, heads).astype(int))
+    assert_transposed(plan, T)
+    assert plan.columns % 2 == 0                                # the kernels take two at a time
+    assert plan.nbytes == sum(x.nbytes for x in plan.tensors())
+
+
+@st.composite
+def offsets(draw):
+    causal = draw(st.booleans())
+    distances = draw(st.sets(st.integers(0 if causal else -40, 40), max_size=12)) | set(range(draw(st.integers(0, 7))))
+    return Offsets(tuple(sorted(distances | {0})), draw(st.integers(0, 5)), causal)
+
+
+@settings(max_examples=40, deadline=None)
+@given(keys=offsets(), T=st.integers(1, 45), half=st.booleans(), G=st.sampled_from([1, 2, 4]))
+def test_when_keys_are_offsets_then_each_pair_is_planned_once_in_both_directions(keys, T, half, G):
+    assert_whole(keys, T, G=G, half=half)
+
+
+@settings(max_examples=10, deadline=None)
+@given(heads=st.lists(offsets(), min_size=2, max_size=2), T=st.integers(1, 70))
+def test_when_heads_have_keys_of_their_own_then_so_do_their_lists(heads, T):
+    assert_whole(HeadOffsets(tuple(heads)), T, H=2)
+
+
+@settings(max_examples=20, deadline=None)
+@given(T=st.integers(1, 45), window=st.integers(0, 6), seed=st.integers(0, 99), half=st.booleans(), heads=st.sampled_from([1, 2]))
+def test_when_a_table_holds_a_window_then_it_becomes_a_band_and_nothing_is_lost(T, window, seed, half, heads):
+    random = np.random.default_rng(seed)
+    mask = random.random((heads, T, T)) < 0.1
+    i = np.arange(T)
+    mask |= (i[:, None] - i >= 0) & (i[:, None] - i <= window)
+    table = np.full((heads, T, T), -1, np.int32)
+    for row, chosen in zip(table.reshape(-1, T), mask.reshape(-1, T), strict=True):
+        row[:chosen.sum()] = np.flatnonzero(chosen)
+    assert_whole(EdgeTable(table if heads > 1 else table[0]), T, H=2, half=half)
+    if half and T > window >= 3:
+        plan = plan_of(EdgeTable(table if heads > 1 else table[0]), T, H=2)
+        assert all([0, window] <= band[:2] or band[0] < 0 for band in plan.bands[:, 0].tolist())
+
+
+def test_when_a_key_has_more_readers_than_a_piece_then_pieces_share_them(monkeypatch):
+    monkeypatch.setattr(plans, "PIECE", 4)
+    assert_whole(Offsets((0, 3), leading=3), 30)
+    assert_whole(EdgeTable(np.stack([np.zeros(30), np.r_[-1, 1:30]], 1).astype(np.int32)), 30)
+    plan = plan_of(Offsets((0, 3), leading=3), 30)
+    assert plan.pieces[1].max() == 4 and len(plan.pieces[4]) == 8 + 8 + 7       # 30, 29 and 28 readers
+
+
+@pytest.mark.parametrize(("half", "least"), [(True, 4), (False, 32)])
+def test_when_distances_follow_one_another_then_enough_of_them_make_a_band(half, least):
+    for n, bands in ((least - 1, 0), (least, 1)):
+        plan = plan_of(Offsets((*range(n), 60)), 70, half=half)
+        assert int(plan.band_counts) == bands and plan.columns == (2 if bands else n + 1)
+
+
+def test_when_rungs_are_given_then_blocks_have_those_that_reach_them():
+    T, rungs = 45, ((3, 3), (9, 8), (16, 13), (44, 37))
+    plan = plan_of(LearnedOffsets(1, (3, 8, 13, 37)), T, rungs=rungs)
+    size, key_size = (rows // plan.tiling.RP for rows in (plan.tiling.BM, plan.tiling.KM))
+    for at, (lo, _) in enumerate(rungs):
+        for i in range(lo, T):
+            assert plan.query_ranges[0, i // size, 0] <= at < plan.query_ranges[0, i // size, 1]
+            for key in (i - lo, max(i - lo - 1, 0)):
+                assert plan.key_ranges[0, key // key_size, 0] <= at < plan.key_ranges[0, key // key_size, 1]
+    assert plan.rungs == rungs and plan.bands[0].tolist() == [[0, 1, 0]] and plan.columns == 4
+    assert plan.query_ranges[0, 0, 1] == 3 and plan.key_ranges[0, -1, 1] == 2       # and not all to all
+
+
+@pytest.mark.parametrize(("H", "G", "D", "R", "RP", "BM"), [
+    (8, 2, 64, 4, 4, 64), (8, 8, 64, 1, 1, 64), (6, 2, 64, 3, 4, 64), (7, 1, 64, 1, 1, 64), (8, 1, 128, 4, 4, 64),
+    (12, 2, 33, 3, 4, 64), (8, 2, 200, 2, 2, 32), (8, 2, 512, 1, 1, 16)])
+def test_when_heads_share_keys_then_as_many_as_fit_lie_side_by_side(H, G, D, R, RP, BM):
+    tiles = plans.tiling(H, G, D, by_head=False)
+    assert tiles[:2] == (R, RP) and tiles.BM == BM and tiles.DP >= D and tiles.KM // RP >= 16
+    assert plans.tiling(H, G, D, by_head=True).R == 1
