@@ -148,12 +148,15 @@ def test_when_alpha_is_at_an_end_or_distances_are_integers_then_its_gradient_is_
     assert_agrees(LearnedOffsets(1, (2, 4, 8, 16)), (2, 2, 1, 23, 4), alpha=alpha, slopes=alibi(2))
 
 
-def test_when_alpha_moves_then_the_plan_follows():
-    q, k, v, _ = (x.float() for x in inputs(1, 2, 1, 30, 4, torch.float32, 0))
-    for alpha in (1.0, 1.01, 0.55, 0.62, 1.4):           # at 0.55 the nearer distance 3 is that of base 6, at 0.62 that of 5
-        call = {"alpha": torch.tensor(alpha), "pattern": LearnedOffsets(0, (5, 6, 13))}
-        expected = sparse_attention(q, k, v, backend="reference", **call)
-        assert (sparse_attention(q, k, v, backend="gpu", **call) - expected).abs().max() < 1e-5, alpha
+# In the second case the nearer distance 7 is that of base 13, then that of base 10
+@pytest.mark.parametrize(("T", "keys", "alphas"), [(30, LearnedOffsets(0, (5, 6, 13)), (1.0, 1.01, 0.62, 1.4)),
+                                                   (9, LearnedOffsets(5, (10, 13)), (0.54, 0.72))])
+def test_when_alpha_moves_then_the_plan_follows(T, keys, alphas):
+    q, k, v, _ = (x.float() for x in inputs(1, 2, 1, T, 4, torch.float32, 0))
+    for alpha in alphas:
+        expected = sparse_attention(q, k, v, keys, alpha=torch.tensor(alpha), backend="reference")
+        found = sparse_attention(q, k, v, keys, alpha=torch.tensor(alpha), backend="gpu")
+        assert (found - expected).abs().max() < 1e-5, alpha
 
 
 def test_when_a_pattern_is_given_then_its_layer_counts():

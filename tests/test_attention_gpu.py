@@ -35,7 +35,7 @@ def test_when_kernels_are_compiled_for_an_h200_then_registers_suffice(tmp_path):
     found = python("tests/compiled_kernels.py", "offsets", "learned", "table", "by head", TRITON_CACHE_DIR=str(tmp_path))
     assert found.returncode == 0, found.stderr[-4000:]
     kernels = [line.split() for line in found.stdout.splitlines()]
-    assert {name for name, *_ in kernels} == {"attend", "queries", "pieces_of_keys", "keys"} and len(kernels) == 13
+    assert {name for name, *_ in kernels} == {"attend", "query_gradients", "piece_sums", "key_gradients"} and len(kernels) == 13
     for name, registers, stack, shared in kernels:
         assert int(registers) < 255 and int(stack) == 0 and int(shared) <= 100 * 1024, name
 

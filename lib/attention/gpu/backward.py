@@ -10,8 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, asking, band_logits, listed, load_rows, offset, product,
-                                     program, rows_of, rung, store_rows)
+from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, asking, band_logits, listed, load_rows, of_heads, offset,
+                                     product, program, rows_of, rung, store_rows)
 
 
 @triton.jit
@@ -28,12 +28,12 @@ def load_pair(column, row, there):
 
 
 @triton.jit(do_not_specialize=["T", "blocks", "units", "columns", "n_bands"])
-def queries(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
-            q_step, k_step, v_step, out_step, dout_step, dq_step, alpha, span, slopes, keys, ranges, bands, band_counts,
-            T, blocks, units, columns, n_bands, scale, ramp,
-            GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
-            BN: tl.constexpr, FORM: tl.constexpr, BANDS: tl.constexpr, BY_UNIT: tl.constexpr,
-            ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr, WIDE: tl.constexpr):
+def query_gradients(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
+                    q_step, k_step, v_step, out_step, dout_step, dq_step, alpha, span, slopes, keys, ranges, bands,
+                    band_counts, T, blocks, units, columns, n_bands, scale, ramp,
+                    GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+                    BM: tl.constexpr, BN: tl.constexpr, FORM: tl.constexpr, BANDS: tl.constexpr, BY_UNIT: tl.constexpr,
+                    ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr, WIDE: tl.constexpr):
     """`dq`; `delta`, out . dout of each row; `kept`, weights and logit gradients of listed keys; the gradients of the rungs'
     fractions, summed by program (`dts` `[programs, columns]`), and of the span, by row (`dspans`, as `delta`)."""
     block, unit, b = program(blocks, units)
@@ -42,9 +42,9 @@ def queries(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
     own = unit * BY_UNIT
     k += b * k_step[0] + (unit * R // GROUP).to(tl.int64) * k_step[1]
     v += b * v_step[0] + (unit * R // GROUP).to(tl.int64) * v_step[1]
-    rows_q = load_rows(q + b * q_step[0], offset(head, q_step[1], WIDE) + offset(i, q_step[2], WIDE), there, D, DP)
-    rows_do = load_rows(dout + b * dout_step[0], offset(head, dout_step[1], WIDE) + offset(i, dout_step[2], WIDE), there, D, DP)
-    rows_out = load_rows(out + b * out_step[0], offset(head, out_step[1], WIDE) + offset(i, out_step[2], WIDE), there, D, DP)
+    rows_q = load_rows(q + b * q_step[0], of_heads(head, i, q_step, WIDE), there, D, DP)
+    rows_do = load_rows(dout + b * dout_step[0], of_heads(head, i, dout_step, WIDE), there, D, DP)
+    rows_out = load_rows(out + b * out_step[0], of_heads(head, i, out_step, WIDE), there, D, DP)
     place = ((b * units + unit) * T + i) * R + r
     level = tl.load(lse + place, mask=there, other=0.0)
     along = tl.sum(rows_out.to(tl.float32) * rows_do.to(tl.float32), 1)
@@ -121,14 +121,13 @@ def queries(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
         if SOFT:
             tl.store(dspans + ((b * units + unit) * T + i) * R + r, dspan, mask=there)
 
-    store_rows(dq + b * dq_step[0], offset(head, dq_step[1], WIDE) + offset(i, dq_step[2], WIDE), there, sums * scale, D, DP)
+    store_rows(dq + b * dq_step[0], of_heads(head, i, dq_step, WIDE), there, sums * scale, D, DP)
 
 
 @triton.jit(do_not_specialize=["T", "units", "columns", "pieces", "tiles"])
-def pieces_of_keys(q, dout, kept, sums, q_step, dout_step, starts, lengths, entries,
-                   T, units, columns, pieces, tiles,
-                   R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
-                   BY_UNIT: tl.constexpr, WIDE: tl.constexpr):
+def piece_sums(q, dout, kept, sums, q_step, dout_step, starts, lengths, entries, T, units, columns, pieces, tiles,
+               R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BY_UNIT: tl.constexpr,
+               WIDE: tl.constexpr):
     """`sums` `[B, units, pieces, 2, D]` float32: of each piece of a key's list, `sum ds * q` and `sum p * dout`.
 
     starts, lengths int32 `[units or 1, pieces]`, longest first in every tile; entries int32 `[n, 2]`: column and query.
@@ -149,8 +148,8 @@ def pieces_of_keys(q, dout, kept, sums, q_step, dout_step, starts, lengths, entr
         entry = entries + (start + n).to(tl.int64) * 2
         c, i = tl.load(entry, mask=seen, other=0), tl.load(entry + 1, mask=seen, other=0)
         p, ds = load_pair(kept, (c.to(tl.int64) * T + i) * R + r, seen)
-        dk += ds[:, None] * load_rows(q, offset(head, q_step[1], WIDE) + i * q_step[2], seen, D, DP).to(tl.float32)
-        dv += p[:, None] * load_rows(dout, offset(head, dout_step[1], WIDE) + i * dout_step[2], seen, D, DP).to(tl.float32)
+        dk += ds[:, None] * load_rows(q, of_heads(head, i, q_step, WIDE), seen, D, DP).to(tl.float32)
+        dv += p[:, None] * load_rows(dout, of_heads(head, i, dout_step, WIDE), seen, D, DP).to(tl.float32)
     dk = tl.sum(tl.reshape(dk, [BM // RP, RP, DP]), 1)
     dv = tl.sum(tl.reshape(dv, [BM // RP, RP, DP]), 1)
     piece = tile * (BM // RP) + tl.arange(0, BM // RP)
@@ -160,12 +159,12 @@ def pieces_of_keys(q, dout, kept, sums, q_step, dout_step, starts, lengths, entr
 
 
 @triton.jit(do_not_specialize=["T", "blocks", "units", "columns", "n_bands", "pieces"])
-def keys(q, k, v, dout, lse, delta, dk, dv, kept, sums,
-         q_step, k_step, v_step, dout_step, dk_step, dv_step, alpha, span, slopes, keys, ranges, bands, band_counts,
-         firsts, places, T, blocks, units, columns, n_bands, pieces, scale, ramp,
-         GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
-         FORM: tl.constexpr, BANDS: tl.constexpr, PIECES: tl.constexpr, BY_UNIT: tl.constexpr,
-         ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr, WIDE: tl.constexpr):
+def key_gradients(q, k, v, dout, lse, delta, dk, dv, kept, sums,
+                  q_step, k_step, v_step, dout_step, dk_step, dv_step, alpha, span, slopes, keys, ranges, bands, band_counts,
+                  firsts, places, T, blocks, units, columns, n_bands, pieces, scale, ramp,
+                  GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
+                  FORM: tl.constexpr, BANDS: tl.constexpr, PIECES: tl.constexpr, BY_UNIT: tl.constexpr,
+                  ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr, WIDE: tl.constexpr):
     """`dk` and `dv` of a block of keys, from all units of the key/value head (`units` in all, GROUP // R a head)."""
     BK: tl.constexpr = BM // RP
     block, kv_head, b = program(blocks, units * R // GROUP)
@@ -196,10 +195,10 @@ def keys(q, k, v, dout, lse, delta, dk, dv, kept, sums,
                     i1, seen1 = asking(keys, own, columns, c + 1, j, there, T)
                     share0, share1 = 1.0, 1.0
                     kept0, kept1 = kept + (column + c) * T * R * 2, kept + (column + c + 1) * T * R * 2
-                q0 = load_rows(q, offset(head, q_step[1], WIDE) + offset(i0, q_step[2], WIDE), seen0, D, DP)
-                do0 = load_rows(dout, offset(head, dout_step[1], WIDE) + offset(i0, dout_step[2], WIDE), seen0, D, DP)
-                q1 = load_rows(q, offset(head, q_step[1], WIDE) + offset(i1, q_step[2], WIDE), seen1, D, DP)
-                do1 = load_rows(dout, offset(head, dout_step[1], WIDE) + offset(i1, dout_step[2], WIDE), seen1, D, DP)
+                q0 = load_rows(q, of_heads(head, i0, q_step, WIDE), seen0, D, DP)
+                do0 = load_rows(dout, of_heads(head, i0, dout_step, WIDE), seen0, D, DP)
+                q1 = load_rows(q, of_heads(head, i1, q_step, WIDE), seen1, D, DP)
+                do1 = load_rows(dout, of_heads(head, i1, dout_step, WIDE), seen1, D, DP)
                 p0, ds0 = load_pair(kept0, i0 * R + r, seen0)
                 p1, ds1 = load_pair(kept1, i1 * R + r, seen1)
                 rows_dk += (share0 * ds0)[:, None] * q0.to(tl.float32) + (share1 * ds1)[:, None] * q1.to(tl.float32)
@@ -223,8 +222,8 @@ def keys(q, k, v, dout, lse, delta, dk, dv, kept, sums,
                     i, r = rows_of(i_first, BM, RP)
                     there = (r < R) & (i <= last)
                     head = unit * R + r
-                    rows_q = load_rows(q, offset(head, q_step[1], WIDE) + offset(i, q_step[2], WIDE), there, D, DP)
-                    rows_do = load_rows(dout, offset(head, dout_step[1], WIDE) + offset(i, dout_step[2], WIDE), there, D, DP)
+                    rows_q = load_rows(q, of_heads(head, i, q_step, WIDE), there, D, DP)
+                    rows_do = load_rows(dout, of_heads(head, i, dout_step, WIDE), there, D, DP)
                     place = ((b * units + unit) * T + i) * R + r
                     level = tl.load(lse + place, mask=there, other=0.0)
                     along = tl.load(delta + place, mask=there, other=0.0)

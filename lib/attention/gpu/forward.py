@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, band_logits, finite, listed, load_rows, offset, product,
-                                     program, rows_of, rung, store_rows)
+from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, band_logits, finite, listed, load_rows, of_heads, offset,
+                                     product, program, rows_of, rung, store_rows)
 
 
 @triton.jit(do_not_specialize=["T", "blocks", "units", "columns", "n_bands"])
@@ -26,7 +26,7 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
     own = unit * BY_UNIT                                            # whose list of keys
     k += b * k_step[0] + (unit * R // GROUP).to(tl.int64) * k_step[1]
     v += b * v_step[0] + (unit * R // GROUP).to(tl.int64) * v_step[1]
-    rows_q = load_rows(q + b * q_step[0], offset(head, q_step[1], WIDE) + offset(i, q_step[2], WIDE), there, D, DP)
+    rows_q = load_rows(q + b * q_step[0], of_heads(head, i, q_step, WIDE), there, D, DP)
     slope = i * 0.0
     if ALIBI:
         slope = tl.load(slopes + head, mask=there, other=0.0).to(tl.float32) * LOG2E
@@ -109,6 +109,6 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
         most = higher
 
     total = tl.where(there, total, 1.0)
-    at = offset(head, out_step[1], WIDE) + offset(i, out_step[2], WIDE)
+    at = of_heads(head, i, out_step, WIDE)
     store_rows(out + b * out_step[0], at, there, sums / total[:, None], D, DP)
     tl.store(lse + ((b * units + unit) * T + i) * R + r, most + tl.log2(total), mask=there)

@@ -141,12 +141,12 @@ def backward(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, span: Tensor
     dts = lse.new_zeros(on.queries(), on.columns if rungs else 0)
     dspans = torch.empty_like(lse) if on.soft else lse.new_empty(0)
     with torch.cuda.device_of(q):
-        kernels.queries[(on.queries(),)](
+        kernels.query_gradients[(on.queries(),)](
             q, k, v, out, dout, lse, delta, dq, kept, dts, dspans, *map(_steps, (q, k, v, out, dout, dq)),
             *on.lists(on.query_ranges), *on.sizes(on.query_blocks), FORM=on.form, BN=on.band_tile or 16,
             **on.tiles(on.tiling.BM, 16), **on.kinds())
         sums, firsts, places = _sums_of_pieces(on, q, dout, kept) if on.pieces else (lse, on.keys, on.keys)     # not read
-        kernels.keys[(on.key_blocks * on.G * on.B,)](
+        kernels.key_gradients[(on.key_blocks * on.G * on.B,)](
             q, k, v, dout, lse, delta, dk, dv, kept, sums, *map(_steps, (q, k, v, dout, dk, dv)), *on.lists(on.key_ranges),
             firsts, places, *on.sizes(on.key_blocks, sums.shape[2]), FORM=NOTHING if on.form == TABLE else on.form,
             PIECES=bool(on.pieces), **on.tiles(on.tiling.KM, 16), **on.kinds())
@@ -161,7 +161,7 @@ def _sums_of_pieces(on: Launch, q: Tensor, dout: Tensor, kept: Tensor) -> tuple[
     pieces, rows = starts.shape[1], on.tiling.BM
     tiles = triton.cdiv(pieces, rows // on.tiling.RP)
     sums = q.new_empty(on.B, on.units, pieces, 2, on.D, dtype=torch.float32)
-    kernels.pieces_of_keys[(tiles * on.units * on.B,)](
+    kernels.piece_sums[(tiles * on.units * on.B,)](
         q, dout, kept, sums, _steps(q), _steps(dout), starts, lengths, entries, on.T, on.units, on.columns, pieces, tiles,
         **on.tiles(rows, 32))
     return sums, firsts, places

@@ -38,6 +38,12 @@ def offset(i, step, WIDE: tl.constexpr):
 
 
 @triton.jit
+def of_heads(head, i, step, WIDE: tl.constexpr):
+    """Where rows `i` of their heads begin, in a batch element; step: numbers from batch element, head and row to the next."""
+    return offset(head, step[1], WIDE) + offset(i, step[2], WIDE)
+
+
+@triton.jit
 def load_rows(base, at, there, D: tl.constexpr, DP: tl.constexpr):
     """Rows `[rows, DP]` of D numbers each at `base + at`; 0 where not `there` and beyond D."""
     column = tl.arange(0, DP)
