@@ -25,7 +25,6 @@ FAST = [name for name, backend in BACKENDS.items() if name != "reference" and no
 LENGTHS = (1, 2, 7, 33, 100, 257)        # none of them a multiple of a block
 # A dozen roundings in sums of some dozen terms; of bfloat16 the rounding of the result, as sums are in float32.
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10, torch.bfloat16: 2 ** -8}
-ROUNDED_WEIGHTS = 2 ** -6                # SDPA in bfloat16 rounds the weights too
 D = 7
 
 
@@ -46,15 +45,20 @@ def run(data, keys, backend, dtype, layer=0, **learned):
     return [out.detach(), *grads]
 
 
-def assert_close(found, expected, tolerance):
+def assert_close(found, expected, tolerance, size_of_learned=1.0):
     for name, a, b in zip(("out", "dq", "dk", "dv", "dlearned"), found, expected, strict=False):
         assert a.isfinite().all(), name
-        error = float((a.double() - b).abs().max()) / max(1.0, float(b.abs().max()))
+        error = float((a.double() - b).abs().max()) / max(size_of_learned if name == "dlearned" else 1.0, float(b.abs().max()))
         assert error < tolerance, f"{name}: {error:.1e}, TEST_SEED={SEED}"
 
 
 def supported(backend, keys, data, layer, dtype, slopes=None, **learned):
-    """Whether a backend offers this call; the reference's masks have no interpolated keys, kernels on a GPU no float64."""
+    """Whether a backend offers this call: a mask has no interpolated keys, and kernels for a GPU no float64.
+
+    Left out is SDPA in bfloat16, which rounds weights and scores too, by how much is torch's affair.
+    """
+    if backend == "masked" and dtype == torch.bfloat16:
+        return False
     given = {"alpha": None, "span": None} | {name: torch.tensor(value, dtype=torch.float32) for name, value in learned.items()}
     return BACKENDS[backend].supports(checked(*(x.to(dtype) for x in data[:3]), keys, layer, slopes=slopes, **given))
 
@@ -64,13 +68,16 @@ def assert_agrees(keys, data, layer=0, backends=FAST, **learned):
     learned = {"slopes": slopes} | {name: torch.tensor(value, dtype=torch.float32).tolist() for name, value in learned.items()}
     expected = run(data, keys, "reference", torch.float64, layer, **learned)
     for backend, dtype in itertools.product(backends, TOLERANCE):
-        if not supported(backend, keys, data, layer, dtype, **learned):
-            continue
-        found = run(data, keys, backend, dtype, layer, **learned)
-        if (backend, dtype) == ("masked", torch.bfloat16):
-            assert_close(found[:4], expected[:4], ROUNDED_WEIGHTS)      # a learned span makes its mask in bfloat16
-        else:
-            assert_close(found, expected, TOLERANCE[dtype])
+        if supported(backend, keys, data, layer, dtype, **learned):
+            found = run(data, keys, backend, dtype, layer, **learned)
+            assert_close(found, expected, TOLERANCE[dtype], size(keys, data, layer))
+
+
+def size(keys, data, layer):
+    """Of alpha's gradient without cancellation: of every query a term of either sign, times each rung's base distance."""
+    T = data[0].shape[2]
+    plan = keys.plan(layer, T) if isinstance(keys, patterns.Pattern) else keys
+    return sum(plan.base) * math.sqrt(data[0].shape[:3].numel()) if isinstance(plan, LearnedOffsets) else 1.0
 
 
 def alibi(H):
@@ -202,7 +209,7 @@ def test_when_inputs_move_a_little_then_the_output_moves_by_the_gradient(name, b
 
 @pytest.mark.parametrize("backend", ["reference", "torch", "cpu"])
 def test_when_alpha_is_an_integer_then_its_gradient_is_the_slope_to_the_right(backend):
-    keys, data = LearnedOffsets(1, (4, 8)), inputs(1, 2, 1, 30, seed=-SEED)        # always the same: a slope that is not near 0
+    keys, data = LearnedOffsets(1, (4, 8)), inputs(1, 2, 1, 30, seed=-SEED)     # always the same: a slope that is not near 0
     gradient = run(data, keys, backend, torch.float64, alpha=1.0)[4]
     dout, step = data[3], 1e-5
     still, near, far = (run(data, keys, "reference", torch.float64, alpha=1 + a * step)[0] for a in (0, 1, 2))

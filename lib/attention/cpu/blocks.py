@@ -94,7 +94,7 @@ def blend(S, plain, rungs, fractions, shifts, i0, L, far):
 
 @njit(fastmath=FAST)
 def spread(L, plain, rungs, fractions, shifts, i0, W):
-    """The transpose of `blend`: weights of the columns given back to the integer shifts, W; without rungs they are L itself."""
+    """The transpose of `blend`: weights of the columns given back to the integer shifts, W; without rungs L itself."""
     if len(rungs) == 0:
         return L
     copied(L, 0, plain, W, 0)

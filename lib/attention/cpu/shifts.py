@@ -164,8 +164,8 @@ def backward(row, pieces, places, sizes, shifts, counts, leading, causal, plain,
     """Tasks `begin` to `end` of the queries' part; places: q, k, v, dout, dq.
 
     What `pull` needs, of the heads from number `base` on: dS `[heads, N + leading, Tp]`, derivatives by the integer products,
-    and W, alike, the weights spread to integer shifts (not written without rungs: these are P). Sums over a block's queries: dbias
-    `[B * H, blocks, C]` by the logits, where it is not empty, and dt `[B * H, blocks, R]` by the fractions.
+    and W, alike, the weights spread to integer shifts (not written without rungs: these are P). Sums over a block's queries:
+    dbias `[B * H, blocks, C]` by the logits, where it is not empty, and dt `[B * H, blocks, R]` by the fractions.
     """
     B, H, G, T = sizes
     R, blocks = len(rungs), (T + BLOCK - 1) // BLOCK
