@@ -76,7 +76,9 @@ def table(part: str, rows: list[Row], end: Row) -> str:
     lines = [f"\n{part}: {end['status']}, {end['seconds']:.0f} s"]
     if part == "verify":
         wrong = [row for row in rows if not row["ok"]]
-        lines += [f"  {len(rows)} comparisons with the float64 reference, {len(wrong)} wrong"]
+        nearest = max((row["ratio"] / row["limit"] for row in rows if row.get("ratio") is not None), default=0.0)
+        lines += [f"  {len(rows)} comparisons with the float64 reference, {len(wrong)} wrong; "
+                  f"the largest error is {nearest:.0%} of its limit"]
         lines += [f"  WRONG {row['pattern']}, {row['dtype']}, {row['pass']}: "
                   + (row.get("note") or f"{row['ratio']:.1e}, limit {row['limit']:.1e}") for row in wrong]
         return "\n".join(lines + ([end["log"]] if end.get("log") else []))
