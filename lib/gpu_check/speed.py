@@ -113,7 +113,7 @@ def interleaved(bench: Bench, calls: Calls) -> dict[str, list[float]]:
     repeats = {name: 1 if bench.tiny else warmed(call) for name, call in calls.items()}
     found: dict[str, list[float]] = {name: [] for name in calls}
     begin = time.perf_counter()
-    for number in range(2 if bench.tiny else ROUNDS):
+    for number in range(0 if not calls else 2 if bench.tiny else ROUNDS):
         if number >= 3 and time.perf_counter() - begin > SECONDS:
             break
         for name in [*list(calls)[number % len(calls):], *list(calls)[:number % len(calls)]]:
