@@ -15,8 +15,9 @@ from numba import njit
 
 from lib.attention.cpu.blocks import BLOCK
 from lib.attention.cpu.exponential import exponential
-from lib.attention.cpu.vectors import FAST, dot4, fma, head_of, load, prefetch_rows, put4, store, zero
+from lib.attention.cpu.vectors import dot4, fma, head_of, load, prefetch_rows, put4, store, zero
 
+SUMS = {"reassoc", "contract", "nsz"}       # in any order; infinities and not-a-numbers keep their meaning
 SOON = 16           # rows ahead that are prefetched
 
 
@@ -47,7 +48,7 @@ def mix(row, pieces, w, y, y_step, keys, count, out):
         store(row, out + at, fma(even, w.dtype.type(1), odd))
 
 
-@njit(fastmath=FAST)
+@njit(fastmath=SUMS)
 def softmax(S, scale, slope, i, keys, count, P):
     """Weights of a query's keys, `P [Cp]`, from its products; 0 behind the last key."""
     top = S.dtype.type(-np.inf)
@@ -63,7 +64,7 @@ def softmax(S, scale, slope, i, keys, count, P):
     P[count:] = 0
 
 
-@njit(fastmath=FAST)
+@njit(fastmath=SUMS)
 def to_dproducts(S, P, scale, count, dS):
     """From the derivatives by the weights, S, those by the products."""
     mean = S.dtype.type(0)

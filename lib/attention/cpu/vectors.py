@@ -23,7 +23,6 @@ STAMP = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file
 
 I8, I16, I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 LINE = 64                           # bytes of a cache line, or a divisor of it
-FAST = {"reassoc", "contract", "nsz", "arcp"}       # sums in any order; infinities and not-a-numbers keep their meaning
 
 
 class Row:
