@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 COMMAND = (sys.executable, "-m", "lib.worker")
 ATTEMPTS = 2                  # a worker that dies under a run twice takes the run with it
 BUSY_SECONDS = 0.5            # before a run that another suite has in hand is asked for again
+FIRST_STEPS = 0.05            # of a run's steps: before them its speed says little
 TAIL = 8                      # last lines of a log that an error shows
 
 # What a worker runs with. One thread each; and freed memory is kept for the next step, in huge pages: fresh pages for every
@@ -306,21 +307,27 @@ class Engine:
             return self.seconds_left
         self.estimated = time.monotonic()
         tasks = [process.task for process in self.processes if process.task]
-        for task in tasks:
-            if task.state.tokens_per_s and not self.estimator.knows:
-                self.estimator.add(task.job.run, task.state.tokens_per_s)
-        if self.estimator.knows:
-            remaining = [self.remaining(task) for task in [*tasks, *self.pending]]
+        estimator = self.estimator if self.estimator.knows else self.first_impression(tasks)
+        if estimator.knows:
+            remaining = [self.remaining(task, estimator) for task in [*tasks, *self.pending]]
             self.seconds_left = max(sum(remaining) / self.workers, max(remaining, default=0.0))
         return self.seconds_left
 
-    def remaining(self, task: Task) -> float:
+    def first_impression(self, tasks: Iterable[Task]) -> Estimator:
+        """While no run has ended: the speed of those that train, once they are beyond their first steps, which compile."""
+        estimator = Estimator(may_measure=False)
+        for task in tasks:
+            if task.state.tokens_per_s and task.state.step >= FIRST_STEPS * (task.state.steps or 1):
+                estimator.add(task.job.run, task.state.tokens_per_s)
+        return estimator
+
+    def remaining(self, task: Task, estimator: Estimator) -> float:
         run, state = task.job.run, task.state
-        evaluations = sum(self.estimator.evaluation(run, e) for e in task.job.evaluations)
+        evaluations = sum(estimator.evaluation(run, e) for e in task.job.evaluations)
         if task.trained or state.stage.startswith("evaluating"):
             return evaluations
         left = 1 - state.step / state.steps if state.steps else 1.0
-        rate = state.tokens_per_s or self.estimator.rate(run)
+        rate = state.tokens_per_s or estimator.rate(run)
         return left * run.train.tokens / rate + evaluations
 
 

@@ -19,10 +19,11 @@ from filelock import FileLock
 from lib import paths, worker
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
 from lib.database import Database
-from lib.engine import WORKER, EngineError, ensure
+from lib.engine import WORKER, Engine, EngineError, Task, ensure
 from lib.errors import SuiteError
 from lib.experiments.base import Job
 from lib.identity import run_fingerprint
+from lib.progress import Active
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 TINY = ModelConfig(vocab=64, d_model=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=32)
@@ -259,3 +260,12 @@ def test_when_a_worker_frees_memory_then_the_next_step_has_it_without_new_pages(
     pages = {name: int(subprocess.check_output([sys.executable, "-c", program], env=environment, text=True))
              for name, environment in (("plain", {"PATH": os.environ["PATH"]}), ("worker", WORKER))}
     assert pages["worker"] < 100 < pages["plain"]
+
+
+def test_when_runs_are_in_their_first_steps_then_their_speed_is_no_estimate_yet():
+    engine = Engine([], "tiny", None, 2, FAKE, Quiet(), lambda run, failure: None)
+    first, later = (Task(job(seed), "", "", state=Active("", "training", step, 100, tokens_per_s=rate))
+                    for seed, step, rate in ((1, 1, 3.0), (2, 50, 4000.0)))
+    assert not engine.first_impression([first]).knows
+    assert engine.first_impression([first, later]).rate(first.job.run) == 4000.0
+    engine.database.close()
