@@ -12,16 +12,15 @@ import os
 import sys
 import time
 
-from lib.engine import WORKER
 from lib.errors import SuiteError
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 QUICK = (256, 1024, 4096)
 MEMORY_LENGTHS = (1024, 4096, 16384)
 STEP_LENGTH, STEP_WINDOW = 512, 6
-# Memory as the suite's workers have it; and torch's own threads sleep when they have nothing to do: while they wait for work
-# awake, for milliseconds, whatever is measured after SDPA has one core less.
-PROCESS = {"GLIBC_TUNABLES": WORKER["GLIBC_TUNABLES"], "OMP_WAIT_POLICY": "PASSIVE"}
+# Torch's threads sleep when they have nothing to do: while they wait for work awake, for milliseconds, whatever is measured after
+# SDPA has one core less.
+PROCESS = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def run(quick: bool) -> None:

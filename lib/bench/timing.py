@@ -39,8 +39,8 @@ def interleaved(calls: Mapping[str, Callable[[], object]], *, rounds: int, secon
     """Seconds of one call by name, a value a round: every round makes every call, each round beginning with another.
 
     Ends after `rounds` rounds, or after `seconds` and LEAST_ROUNDS rounds. `wait` is called before the clock is read, for
-    an accelerator that works on after a call has returned. The first call of each is not counted, nor is, in every round, the
-    first of a call that takes less than `LONG`.
+    an accelerator that works on after a call has returned. The first call of each is not counted, nor are, in every round, as
+    many calls of less than `LONG` as are timed then: short ones need two or three until they are in their stride.
     """
     repeats = {name: warmed(call, clock, wait) for name, call in calls.items()}
     names, found, begin = list(calls), {name: [] for name in calls}, clock()
@@ -49,8 +49,8 @@ def interleaved(calls: Mapping[str, Callable[[], object]], *, rounds: int, secon
             break
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            if repeats[name]:
-                calls[name]()                          # caches and threads are as the one before left them
+            for _ in range(repeats[name]):
+                calls[name]()                          # caches and threads are still as the one before left them
             found[name].append(timed(calls[name], repeats[name] or 1, clock, wait))
     return found
 
