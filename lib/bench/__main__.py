@@ -18,8 +18,8 @@ LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 QUICK = (256, 1024, 4096)
 MEMORY_LENGTHS = (1024, 4096, 16384)
 STEP_LENGTH, STEP_WINDOW = 512, 6
-# Torch's threads sleep when they have nothing to do: while they wait for work awake, for milliseconds, whatever is measured after
-# SDPA has one core less.
+# Torch's threads sleep when they have nothing to do: while they wait for work awake, for milliseconds, whatever is measured
+# after SDPA has one core less.
 PROCESS = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
