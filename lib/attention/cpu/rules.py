@@ -13,18 +13,24 @@ import numpy as np
 from lib.attention.call import CACHE, Call
 from lib.attention.cpu.plans import Edges, Shifts, edges_plan, learned_plan, shifts_plan
 from lib.errors import SuiteError
-from lib.patterns.base import EdgeTable, Keys, LearnedOffsets
+from lib.patterns.base import EdgeTable, Keys, LearnedOffsets, Pattern
 
 
 @dataclass(frozen=True, eq=False)
 class Rule:
     """Keys at T tokens, and ALiBi's slopes `[H]` (zeros without)."""
-    identity: Hashable
     number: int
-    keys: Keys
+    pattern: Pattern | None         # without one, the keys themselves
+    bare: Keys | None
+    layer: int
     T: int
     heads: int
     slopes: np.ndarray
+
+    @property
+    def keys(self) -> Keys:
+        """Not held here, where a pattern can make them again: tables of many lengths would fill the memory."""
+        return self.bare if self.pattern is None else self.pattern.plan(self.layer, self.T)
 
     def plan(self, alpha: float | None) -> Shifts | Edges:
         """Kept, if memory allows, for the next call; of learned keys the one of this alpha only."""
@@ -32,21 +38,20 @@ class Rule:
                          stale=lambda kept: kept.alpha != alpha).plan
 
     def _plan(self, alpha: float | None) -> Shifts | Edges:
-        if isinstance(self.keys, EdgeTable):
-            return edges_plan(self.keys, self.T)
-        if isinstance(self.keys, LearnedOffsets):
-            return learned_plan(self.keys, alpha, self.T)
-        return shifts_plan(self.keys, self.T)
+        keys = self.keys
+        if isinstance(keys, EdgeTable):
+            return edges_plan(keys, self.T)
+        return learned_plan(keys, alpha, self.T) if isinstance(keys, LearnedOffsets) else shifts_plan(keys, self.T)
 
     def saved(self, batch: int) -> int:
         """Numbers that a forward pass keeps for its derivative: weights, and of rungs the farther key's product minus the
         nearer one's. With a learned alpha an upper bound, which does not depend on it.
         """
         match self.keys:
-            case EdgeTable():
-                return batch * self.heads * self.T * row_length(self.keys.keys.shape[-1])
-            case LearnedOffsets():
-                columns = min(self.keys.window, self.T - 1) + 1 + 2 * len(self.keys.base)
+            case EdgeTable(keys=table):
+                return batch * self.heads * self.T * row_length(table.shape[-1])
+            case LearnedOffsets(window=window, base=base):
+                columns = min(window, self.T - 1) + 1 + 2 * len(base)
             case _:
                 columns = self.plan(None).columns
         return batch * self.heads * columns * column_length(self.T)
@@ -93,9 +98,10 @@ def number_of(call: Call) -> int:
         if identity not in _numbers:
             B, H, G, T, D = call.shape
             slopes = np.zeros(H) if call.slopes is None else call.slopes.detach().double().cpu().numpy()
-            rule = Rule(identity, next(_next), call.keys, T, H, slopes)
+            bare = call.keys if call.pattern is None else None
+            rule = Rule(next(_next), call.pattern, bare, call.layer, T, H, slopes)
             _rules[rule.number], _numbers[identity] = rule, rule.number
-            if call.pattern is None and isinstance(call.keys, EdgeTable):
+            if isinstance(bare, EdgeTable):
                 _own_tables.append(identity)
                 if len(_own_tables) > TABLES:
                     _rules.pop(_numbers.pop(_own_tables.popleft()), None)
