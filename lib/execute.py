@@ -80,10 +80,13 @@ def read(path: Path) -> list[dict[str, Any]]:
 # The process that executes
 
 def environment() -> dict[str, str]:
-    """The suite importable, figures inline wherever the user's own setting would send them, no debugger's remarks."""
+    """The suite importable, figures inline wherever the user's own setting would send them, no debugger's remarks.
+
+    Torch's idle threads sleep: notebook 7 measures what has threads of its own.
+    """
     path = os.pathsep.join(filter(None, (str(paths.ROOT), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": path, "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class Process:
