@@ -1,7 +1,8 @@
 """What is fresh: a notebook's stamp is the hash of all that determines its execution, kept beside the result.
 
 The stamp covers the notebook's source without outputs, its parameters, the profile, all of `lib` (but not the report,
-which has a stamp of its own), the text and, of one notebook, the last benchmark. This module imports nothing heavy, since most of the time there is nothing to do.
+which has a stamp of its own), the text and, of one notebook, the last benchmark. This module imports nothing heavy, since
+most of the time there is nothing to do.
 """
 
 from __future__ import annotations
