@@ -22,7 +22,7 @@ CHOOSE = for p in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 pytho
 STALE := $(shell [ -x $(PY) ] && [ "$$(sed -n 2p $(STAMP) 2>/dev/null)" = "$$(pwd -P)" ] || rm -f $(STAMP))
 
 .DEFAULT_GOAL := help
-.PHONY: help report test plan compare notebook bench gpu-check lab lock clean distclean
+.PHONY: help report test plan compare notebook verify bench gpu-check lab lock clean distclean
 
 help:
 	@echo "make report  [PROFILE=small] [CORPUS=folder]   train, execute the notebooks, write the HTML report"
@@ -30,6 +30,7 @@ help:
 	@echo "make plan    [PROFILE=small] [CORPUS=folder]   what a report would train, and for how long"
 	@echo "make notebook NAME=03_extrapolation [PROFILE]  one notebook, with the runs that it needs"
 	@echo "make compare PATTERN=name [PROFILE] [CORPUS]   a pattern beside dense, local and the best, at equal pairs"
+	@echo "make verify  [RUN=fingerprint] [PROFILE]       a stored result computed again from its weights; ARGS=--all: every one"
 	@echo "make bench   [ARGS=--quick or --goals]         speed and memory of attention and of a training step, measured"
 	@echo "make gpu-check                                 on a GPU: is it right, how fast (or python3 -m lib.gpu_check)"
 	@echo "make lab                                       JupyterLab in notebooks/, with the suite's kernel"
@@ -58,6 +59,9 @@ notebook: $(STAMP)
 compare: $(STAMP)
 	@$(if $(PATTERN),,echo "PATTERN is missing: make compare PATTERN=scaled_base" >&2; exit 2;) \
 	$(SUITE) compare "$(PATTERN)" $(GIVEN)
+
+verify: $(STAMP)
+	@$(PY) -m lib.verify $(RUN) $(GIVEN)
 
 bench: $(STAMP)
 	@$(PY) -m lib.bench $(ARGS)
