@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from lib.statistics import LEVEL, Interval
+from lib.statistics import LEVEL, Interval, holm, seed_words
 
 FLAT = 0.02         # nats a token: a change of 2 % in perplexity, below which a loss is called flat
 
@@ -16,13 +16,25 @@ def compared(name: str, other: str, difference: Interval, unit: str = "nats a to
     slightly = "a slightly" if abs(difference.estimate) < FLAT else "a"
     word = {"below": "lower", "above": "higher"}.get(difference.sign())
     found = f"{name} has {slightly} {word} loss than {other}" if word else f"{name} and {other} cannot be told apart"
-    return f"{found}: a difference of {difference.text()} {unit}."
+    return f"{found}: a difference of {difference.text()} {unit}{of_seeds(difference)}."
+
+
+def of_seeds(found: Interval) -> str:
+    """`, one seed` or `, two seeds` where the interval says nothing of other seeds; nothing where it does."""
+    words = seed_words(found.seeds)
+    return f", {words}" if words else ""
+
+
+def corrected_signs(found: Sequence[Interval]) -> list[str]:
+    """`below`, `above` or `undecided` for each of several differences, with Holm's correction for their number."""
+    adjusted = holm([own.p() for own in found])
+    return [own.sign() if p < 1 - LEVEL else "undecided" for own, p in zip(found, adjusted, strict=True)]
 
 
 def grown(name: str, growth: Interval, factor: float) -> str:
     """`growth` is the loss at `factor` times the training length minus that at the training length."""
     times = f"at {factor:g} times the training length"
-    per_cent = f"{100 * np.expm1(growth.estimate):+.1f} % in perplexity, {growth.text()} nats a token"
+    per_cent = f"{100 * np.expm1(growth.estimate):+.1f} % in perplexity, {growth.text()} nats a token{of_seeds(growth)}"
     word = {"above": "rises", "below": "falls", "within": "stays flat"}.get(growth.sign(FLAT))
     if word is None and growth.sign() in ("above", "below"):
         word = "rises a little" if growth.sign() == "above" else "falls a little"

@@ -1,4 +1,8 @@
-"""Intervals: paired bootstrap of mean losses over evaluation windows, and Wilson's interval of a proportion."""
+"""Intervals: paired bootstrap of mean losses over windows and seeds, Wilson's of a proportion, Student's over few values.
+
+What an interval covers is told by its `seeds`: from three seeds on both seeds and windows are resampled, so that it holds
+for other seeds and other text; with one or two it is over windows only, and says nothing of other seeds.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,37 @@ from scipy import stats
 from lib.errors import require
 
 LEVEL = 0.95
+RESAMPLES = 2000
+ENOUGH_SEEDS = 3            # from here on seeds are resampled too
+BATCH = 2 ** 24             # numbers that one batch of resamples may hold
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its confidence interval; `count` is the number of windows, items or seeds behind it."""
+    """An estimate with its confidence interval; `count` is the number of windows, items or values behind it."""
     estimate: float
     low: float
     high: float
     count: int
+    seeds: int = 0                  # training runs behind it; 0: not known, or no run
+    df: float = np.inf              # degrees of freedom of its standard error
+
+    @property
+    def se(self) -> float:
+        """Standard error; of a skewed interval (a proportion's) the mean of both sides."""
+        return (self.high - self.low) / 2 / self.quantile
+
+    @property
+    def quantile(self) -> float:
+        return float(stats.t.ppf((1 + LEVEL) / 2, self.df))
+
+    def p(self, boundary: float = 0.0) -> float:
+        """Two-sided p value against `boundary`: below 1 - `LEVEL` exactly where the interval leaves it out."""
+        distance = boundary - self.estimate
+        side = self.high - self.estimate if distance > 0 else self.estimate - self.low
+        if side <= 0:
+            return 1.0 if distance == 0 else 0.0
+        return float(2 * stats.t.sf(abs(distance) / side * self.quantile, self.df))
 
     def text(self, digits: int = 3, scale: float = 1.0) -> str:
         low, high = sorted((self.low * scale, self.high * scale))
@@ -34,26 +60,65 @@ class Interval:
         return "within" if -margin <= self.low and self.high <= margin and margin > 0 else "undecided"
 
 
-def bootstrap_mean(strata: Sequence[np.ndarray], *, resamples: int = 2000, seed: int = 0) -> Interval:
-    """Interval of the mean over strata of each stratum's mean, windows resampled within their stratum (percentile).
+def seed_words(seeds: int) -> str:
+    """How many seeds an interval is of, where a reader must know: `one seed`, `two seeds`; else nothing."""
+    return {1: "one seed", 2: "two seeds"}.get(seeds, "")
 
-    strata: for instance one array of window differences `[N]` a held-out domain, at least two windows each.
+
+def bootstrap_mean(strata: Sequence[np.ndarray], *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """Interval of the mean over strata of each stratum's mean; windows are resampled within their stratum.
+
+    strata: for instance one array of window differences a held-out domain, `[N]` of one seed or `[S, N]` of S seeds that
+    have the same windows, N >= 2. From `ENOUGH_SEEDS` seeds on these are resampled too, all strata together. A bootstrap of
+    n values has a variance too small by 1 - 1/n, which is made up for, and the quantile is Student's with Satterthwaite's
+    degrees of freedom: with three seeds the normal one would claim too much.
     """
-    strata = [np.asarray(s, dtype=float) for s in strata]
-    require(len(strata) > 0 and all(s.ndim == 1 and len(s) >= 2 for s in strata), "strata",
-            [s.shape for s in strata], "one-dimensional arrays of at least two windows")
-    require(all(np.isfinite(s).all() for s in strata), "strata", "not finite", "finite numbers")
-    estimate = float(np.mean([s.mean() for s in strata]))
-    count = sum(len(s) for s in strata)
-    if all(np.ptp(s) == 0 for s in strata):                # nothing varies: the interval is the value
-        return Interval(estimate, estimate, estimate, count)
+    tables = [np.atleast_2d(np.asarray(s, dtype=float)) for s in strata]
+    shapes = [t.shape for t in tables]
+    require(len(tables) > 0 and all(t.ndim == 2 and t.shape[1] >= 2 and len(t) == len(tables[0]) for t in tables), "strata",
+            shapes, "arrays of at least two windows, of as many seeds each")
+    require(all(np.isfinite(t).all() for t in tables), "strata", "not finite", "finite numbers")
+    estimate, count, seeds = float(np.mean([t.mean() for t in tables])), sum(t.shape[1] for t in tables), len(tables[0])
+    if seeds < ENOUGH_SEEDS:
+        tables = [t.mean(axis=0, keepdims=True) for t in tables]
+    parts = components(tables)
+    if sum(variance for variance, _ in parts) <= (1e-12 * max(1.0, abs(estimate))) ** 2:
+        return Interval(estimate, estimate, estimate, count, seeds)          # nothing varies: the interval is the value
+    df = sum(v for v, _ in parts) ** 2 / sum(v ** 2 / n for v, n in parts)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, df)) * standard_error(tables, resamples, seed)
+    return Interval(estimate, estimate - half, estimate + half, count, seeds, df)
 
-    def mean_of_means(*samples: np.ndarray, axis: int = -1) -> np.ndarray:
-        return np.mean([s.mean(axis=axis) for s in samples], axis=0)
-    found = stats.bootstrap(strata, mean_of_means, n_resamples=resamples, vectorized=True, method="percentile",
-                            confidence_level=LEVEL, rng=np.random.default_rng(seed))
-    low, high = found.confidence_interval
-    return Interval(estimate, float(low), float(high), count)
+
+def components(tables: Sequence[np.ndarray]) -> list[tuple[float, int]]:
+    """Variance of the mean and degrees of freedom, of the windows and (with several) of the seeds. tables: `[S, N]` each."""
+    windows = sum(t.mean(axis=0).var(ddof=1) / t.shape[1] for t in tables) / len(tables) ** 2
+    found = [(float(windows), sum(t.shape[1] - 1 for t in tables))]
+    if len(tables[0]) > 1:
+        by_seed = np.mean([t.mean(axis=1) for t in tables], axis=0)
+        found.append((float(by_seed.var(ddof=1) / len(by_seed)), len(by_seed) - 1))
+    return found
+
+
+def standard_error(tables: Sequence[np.ndarray], resamples: int, seed: int) -> float:
+    """Bootstrap standard error of the mean over strata; seeds and windows are resampled independently. tables: `[S, N]`."""
+    tables = [widened(widened(t, axis=1), axis=0) for t in tables]
+    S = len(tables[0])
+    indices = [np.arange(t.shape[1]) for t in tables] + ([np.arange(S)] if S > 1 else [])
+
+    def mean_of_means(*drawn: np.ndarray, axis: int = -1) -> np.ndarray:
+        rows = drawn[len(tables)][..., :, None] if S > 1 else 0
+        picked = (t[rows, columns[..., None, :]] for t, columns in zip(tables, drawn, strict=False))
+        return np.mean([p.mean(axis=(-2, -1)) for p in picked], axis=0)
+    batch = max(1, BATCH // (S * max(t.shape[1] for t in tables)))
+    found = stats.bootstrap(indices, mean_of_means, n_resamples=resamples, batch=batch, vectorized=True, method="percentile",
+                            rng=np.random.default_rng(seed))
+    return float(found.standard_error)
+
+
+def widened(table: np.ndarray, axis: int) -> np.ndarray:
+    """Means along the other axis pushed apart by sqrt(n / (n - 1)), so that resampling them has their unbiased variance."""
+    n, means = table.shape[axis], table.mean(axis=1 - axis, keepdims=True)
+    return table if n < 2 else table + (np.sqrt(n / (n - 1)) - 1) * (means - means.mean())
 
 
 def paired_difference(a: Sequence[np.ndarray], b: Sequence[np.ndarray], **options: int) -> Interval:
@@ -63,11 +128,55 @@ def paired_difference(a: Sequence[np.ndarray], b: Sequence[np.ndarray], **option
     return bootstrap_mean([np.asarray(x) - np.asarray(y) for x, y in zip(a, b, strict=True)], **options)
 
 
-def wilson(successes: int, trials: int) -> Interval:
-    """Wilson's score interval of a proportion."""
+def mean_over_runs(values: Sequence[float]) -> Interval:
+    """Student's interval of a mean over values of which each is a run's (seeds), two at least."""
+    values = np.asarray(values, dtype=float)
+    require(values.ndim == 1 and len(values) >= 2 and bool(np.isfinite(values).all()), "values", values.tolist(),
+            "at least two finite numbers")
+    df = len(values) - 1
+    half = float(stats.t.ppf((1 + LEVEL) / 2, df) * values.std(ddof=1) / np.sqrt(len(values)))
+    mean = float(values.mean())
+    return Interval(mean, mean - half, mean + half, len(values), len(values), df)
+
+
+def wilson(successes: float, trials: int, seeds: int = 0) -> Interval:
+    """Wilson's score interval of a proportion. successes may be a fraction: a mean of shares over `trials` sequences."""
     require(trials >= 1 and 0 <= successes <= trials, "successes", (successes, trials), "0 to trials, of at least 1 trial")
-    found = stats.binomtest(int(successes), int(trials)).proportion_ci(confidence_level=LEVEL, method="wilson")
-    return Interval(successes / trials, float(found.low), float(found.high), int(trials))
+    from statsmodels.stats.proportion import proportion_confint
+    low, high = proportion_confint(successes, trials, alpha=1 - LEVEL, method="wilson")
+    share = successes / trials
+    return Interval(share, min(share, max(0.0, float(low))), max(share, min(1.0, float(high))), int(trials), seeds)
+
+
+def accuracy(right: np.ndarray) -> Interval:
+    """Interval of an accuracy. right: share of right answers `[N]` or `[S, N]`, of N items or sequences and S seeds.
+
+    With few seeds Wilson's, each item (or sequence, however many answers it holds) counted once; else over both.
+    """
+    right = np.atleast_2d(np.asarray(right, dtype=float))
+    if len(right) >= ENOUGH_SEEDS and np.ptp(right) > 0:
+        return bootstrap_mean([right])
+    return wilson(float(right.mean(axis=0).sum()), right.shape[1], len(right))
+
+
+def accuracy_difference(a: np.ndarray, b: np.ndarray) -> Interval:
+    """Accuracy of `a` minus that of `b`, paired by item (`accuracy`); Newcombe's where no difference varies."""
+    a, b = (np.atleast_2d(np.asarray(x, dtype=float)) for x in (a, b))
+    if np.ptp(a - b) > 0:
+        return paired_difference([a], [b])
+    from statsmodels.stats.proportion import confint_proportions_2indep
+    N, counts = a.shape[1], [float(x.mean(axis=0).sum()) for x in (a, b)]
+    low, high = confint_proportions_2indep(counts[0], N, counts[1], N, method="newcomb", compare="diff", alpha=1 - LEVEL)
+    estimate = (counts[0] - counts[1]) / N
+    return Interval(estimate, min(estimate, float(low)), max(estimate, float(high)), N, len(a))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p values: how sure a finding is when as many were looked for."""
+    if not len(p_values):
+        return []
+    from statsmodels.stats.multitest import multipletests
+    return [float(p) for p in multipletests(p_values, alpha=1 - LEVEL, method="holm")[1]]
 
 
 def sample_std(values: Sequence[float]) -> float:

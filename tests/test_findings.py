@@ -117,7 +117,7 @@ def test_when_names_are_listed_then_they_read_as_english():
 def test_when_a_loss_is_read_then_it_is_what_the_windows_say_and_positions_select_bins():
     _, _, losses = results("01_window_sweep", lambda series, length, variant: 3.0, noise=0.0)
     windows = losses.windows("Dense")
-    assert len(windows) == 2 and all(np.allclose(domain, 3.0) and len(domain) == WINDOWS for domain in windows)
+    assert len(windows) == 2 and all(np.allclose(domain, 3.0) and domain.shape == (1, WINDOWS) for domain in windows)
     assert np.allclose(losses.windows("Dense", positions=(8, 32))[0], 3.0)
     with pytest.raises(SuiteError, match="edges"):
         losses.windows("Dense", positions=(8, 33))

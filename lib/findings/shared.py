@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from lib.conclusions import listing
+from lib.conclusions import corrected_signs, listing
 from lib.errors import SuiteError
 from lib.losses import Losses
 from lib.patterns import build
-from lib.statistics import Interval
+from lib.statistics import Interval, seed_words
 from lib.tables import named
 
 WORDS = {"below": "lower loss", "above": "higher loss", "undecided": "not told apart"}
 
 
 def row(interval: Interval, **more: Any) -> dict[str, Any]:
-    return {"estimate": interval.estimate, "low": interval.low, "high": interval.high, **more}
+    return {"estimate": interval.estimate, "low": interval.low, "high": interval.high, "seeds": interval.seeds,
+            "df": interval.df, **more}
 
 
 def interval(row: pd.Series) -> Interval:
-    return Interval(float(row["estimate"]), float(row["low"]), float(row["high"]), 0)
+    return Interval(float(row["estimate"]), float(row["low"]), float(row["high"]), 0, int(row.get("seeds", 0)),
+                    float(row.get("df", np.inf)))
 
 
 def against(losses: Losses, reference: str, names: Iterable[str] | None = None, **where: Any) -> pd.DataFrame:
@@ -33,11 +36,14 @@ def against(losses: Losses, reference: str, names: Iterable[str] | None = None, 
 
 
 def standing(table: pd.DataFrame, reference: str) -> str:
-    """Which models of `against` are better, worse, or neither."""
-    signs = table.apply(lambda r: interval(r).sign(), axis=1)
+    """Which models of `against` are better, worse, or neither; with Holm's correction, as many are compared at once."""
+    found = [interval(own) for _, own in table.iterrows()]
+    signs = pd.Series(corrected_signs(found), index=table.index)
     parts = [f"{WORDS[sign]}: {listing([_with(name, table) for name in signs.index[signs == sign]])}"
              for sign in WORDS if (signs == sign).any()]
-    return f"Against {reference} (nats a token) — {'; '.join(parts)}."
+    how = ["nats a token", f"Holm-corrected over {len(found)} comparisons" if len(found) > 1 else "",
+           seed_words(min(own.seeds for own in found))]
+    return f"Against {reference} ({', '.join(filter(None, how))}) — {'; '.join(parts)}."
 
 
 def _with(name: str, table: pd.DataFrame) -> str:
