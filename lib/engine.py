@@ -26,6 +26,7 @@ from lib.estimate import Estimator
 from lib.identity import evaluation_fingerprint
 from lib.machine import cores
 from lib.progress import Active, Display, Snapshot, display, duration
+from lib.replicates import Further, numbered
 
 if TYPE_CHECKING:
     from lib.data import Corpus
@@ -77,6 +78,7 @@ class Task:
     fingerprint: str
     label: str
     trained: bool = False                # only evaluations are missing
+    replicate: int = 0                   # how many seeds of the same run come before this one
     attempts: int = 0
     not_before: float = 0.0              # time.monotonic
     state: Active = field(default_factory=lambda: Active(""))
@@ -156,13 +158,17 @@ class Process:
 
 class Engine:
     def __init__(self, jobs: Iterable[Job], profile: str, corpus: Corpus | None, workers: int, command: Sequence[str],
-                 shown: Display, on_news: Callable[[str, Failure | None], None]) -> None:
+                 shown: Display, on_news: Callable[[str, Failure | None], None], further: Further) -> None:
         self.profile, self.corpus, self.workers, self.command = profile, corpus, workers, command
-        self.shown, self.on_news = shown, on_news
+        self.shown, self.on_news, self.further = shown, on_news, further
         self.database = Database(profile, corpus)
         self.all = merged(jobs, self.database)
         missing = {self.database.fingerprint(job.run): job for job in self.database.missing(self.all.values())}
-        self.pending = [Task(job, key, label(self.all[key]), self.database.trained(job.run)) for key, job in missing.items()]
+        replicates = dict(zip(self.all, numbered(job.run for job in self.all.values()), strict=True))
+        self.pending = [Task(job, key, label(self.all[key]), self.database.trained(job.run), replicates[key])
+                        for key, job in missing.items()]
+        self.pending.sort(key=lambda task: task.replicate)      # stable: within a seed the order of the plan
+        self.seeds = 0                                 # a task of this replicate was the last to be ordered
         self.there = [key for key in self.all if key not in missing]
         self.failures: dict[str, Failure] = {}
         self.processes: list[Process] = []
@@ -223,6 +229,7 @@ class Engine:
     def next(self) -> Task | None:
         """The first pending task whose time has come, unless another suite has finished it meanwhile."""
         now = time.monotonic()
+        self.order_further_seeds()
         for task in [t for t in self.pending if t.not_before <= now]:
             self.pending.remove(task)
             rest = self.database.missing([task.job])
@@ -231,6 +238,13 @@ class Engine:
                 return task
             self.finish(task)
         return None
+
+    def order_further_seeds(self) -> None:
+        """When all that is left are further seeds, the caller says which of them come first."""
+        seeds = min((task.replicate for task in self.pending), default=0)
+        if seeds > self.seeds:
+            self.seeds, need = seeds, self.further(seeds)
+            self.pending.sort(key=lambda task: (task.replicate, need(task.job)))
 
     # Events from workers
 
@@ -340,11 +354,14 @@ def how(status: int) -> str:
 
 def ensure(jobs: Iterable[Job], profile: str, corpus: Corpus | None, workers: int | None = None,
            on_news: Callable[[str, Failure | None], None] = lambda run, failure: None, *,
-           shown: Display | None = None, command: Sequence[str] | None = None) -> None:
+           further: Further = lambda seeds: lambda job: 0, shown: Display | None = None,
+           command: Sequence[str] | None = None) -> None:
     """Train and evaluate what the database of `profile` lacks of `jobs`; returns when all is there.
 
     `on_news(run, failure)` is called when more of a run (its fingerprint) is in the database, with None, and in the end with
     None or with why not all of it could be done. A worker that dies is replaced, and its run resumed once. Other runs go on
-    after a failure; in the end one `EngineError` names all that failed. `command` starts a worker (tests have a quick one).
+    after a failure; in the end one `EngineError` names all that failed. First seeds come before second ones, whatever asks for
+    them; `further(n)`, called when n seeds of all are in hand or done, gives the order (a number a job) of the next ones.
+    `command` starts a worker (tests have a quick one).
     """
-    Engine(jobs, profile, corpus, workers or default_workers(), command or COMMAND, shown or display(), on_news).run()
+    Engine(jobs, profile, corpus, workers or default_workers(), command or COMMAND, shown or display(), on_news, further).run()

@@ -10,15 +10,17 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lib import execute, paths, stamps
 from lib.errors import SuiteError
-from lib.planning import Planned, notebooks, planned
+from lib.planning import Planned, as_text, notebooks, planned, rows
 from lib.progress import Display, duration
+from lib.replicates import by_need, with_seeds
 from lib.report import NotebookStatus
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Pipeline:
     def run(self, names: Sequence[str]) -> list[str]:
         """Bring `names` up to date; returns those that failed. `SuiteError` for wrong parameters, before any work."""
         plans = [plan for name in names if not self.fresh(name) and (plan := self.plan(name)) is not None]
+        self.announce(plans)
         thread = threading.Thread(target=self.execute_all, daemon=True)
         thread.start()
         try:
@@ -60,6 +63,12 @@ class Pipeline:
             self.stop()
         self.build_page()
         return [name for name in names if self.status[name].state == "failed"]
+
+    def announce(self, plans: Sequence[Planned]) -> None:
+        """What will be trained, what is there already and how long it will take, before it starts."""
+        found, timed = rows(plans, self.profile, self.corpus)
+        if found[-1].to_train or found[-1].evaluations:
+            self.shown.note(as_text(found, self.profile, timed))
 
     def plan(self, name: str) -> Planned | None:
         """A notebook's plan; an experiment that cannot even plan has failed, and is said so on the page."""
@@ -92,11 +101,28 @@ class Pipeline:
                 self.hand_on(each)
         jobs = [job for plan in plans for job in plan.jobs]
         with suppress(EngineError):                    # each notebook that lacks a run says which, and why
-            ensure(jobs, self.profile.name, self.corpus, self.profile.workers, on_news, shown=self.shown)
+            ensure(jobs, self.profile.name, self.corpus, self.profile.workers, on_news, shown=self.shown,
+                   further=lambda seeds: self.order_of_further(seeds, jobs))
         for each in waiting:
             assert each.over, f"{each.plan.notebook} waits for runs that nobody makes: {', '.join(each.jobs)}"
             if each.plan.alone:
                 self.hand_on(each)
+
+    def order_of_further(self, seeds: int, jobs: Sequence[Job]) -> Callable[[Job], int]:
+        """Further seeds go first where the claims are undecided from the first `seeds`."""
+        from lib.identity import run_fingerprint
+        try:
+            from lib import claims
+            judged = claims.judge(with_seeds(self.profile, seeds), self.corpus, notebooks())
+        except Exception:                              # a claim that cannot be judged must not stop the training
+            self.shown.note(f"claims cannot be judged yet, further seeds are trained in the plan's order:\n"
+                            f"{traceback.format_exc()}")
+            return lambda job: 0
+        counts = Counter(each.verdict for each in judged)
+        self.shown.note(f"claims after {seeds} {'seed' if seeds == 1 else 'seeds'}: "
+                        f"{', '.join(f'{count} {verdict}' for verdict, count in counts.items())}; "
+                        "further seeds of the undecided come first")
+        return by_need(judged, {run_fingerprint(job.run, self.corpus): job.run for job in jobs})
 
     def hand_on(self, waiting: Waiting) -> None:
         failures = list(waiting.failures.values())

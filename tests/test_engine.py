@@ -262,8 +262,23 @@ def test_when_a_worker_frees_memory_then_the_next_step_has_it_without_new_pages(
     assert pages["worker"] < 100 < pages["plain"]
 
 
+def test_when_seeds_repeat_a_run_then_first_seeds_come_first_and_the_caller_orders_the_further_ones():
+    asked = []
+
+    def further(seeds):
+        asked.append(seeds)
+        return lambda job: 0 if job.run.train.steps == 5 else 1
+    wanted = [job(seed, steps=steps) for steps in (4, 5, 6) for seed in (steps, 10 + steps, 20 + steps)]
+    train(*wanted, further=further)
+    assert [line.split()[1] for line in events("trained")] == ["4", "5", "6", "15", "14", "16", "25", "24", "26"]
+    assert asked == [1, 2]
+    events_before = events()
+    train(*wanted, further=further)
+    assert events() == events_before and asked == [1, 2]
+
+
 def test_when_runs_are_in_their_first_steps_then_their_speed_is_no_estimate_yet():
-    engine = Engine([], "tiny", None, 2, FAKE, Quiet(), lambda run, failure: None)
+    engine = Engine([], "tiny", None, 2, FAKE, Quiet(), lambda run, failure: None, lambda seeds: lambda job: 0)
     first, later = (Task(job(seed), "", "", state=Active("", "training", step, 100, tokens_per_s=rate))
                     for seed, step, rate in ((1, 1, 3.0), (2, 50, 4000.0)))
     assert not engine.first_impression([first]).knows
