@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NEUTRAL = frozenset({"lib.errors", "lib.paths", "lib.checkpoint", "lib.progress", "lib.config", "lib.discovery",
                      "lib.memory"})
 TRAINING = ("lib.train_run", "lib.training", "lib.model", "lib.data")
+TRAINERS = {"blurred": "lib.blur"}      # patterns whose training is more than that: the module whose `train_run` is theirs
 
 
 def file_of(module: str) -> Path | None:
@@ -143,6 +144,7 @@ def modules_of(pattern: str, source: str) -> tuple[str, ...]:
     if pattern not in patterns:
         raise SuiteError(f"pattern {pattern!r}: no file of lib/patterns defines it")
     own = {patterns[pattern]} | ({tasks[source]} if source in tasks else set())
+    own |= {TRAINERS[pattern]} if pattern in TRAINERS else set()
     return tuple(sorted({*TRAINING, *package_modules("lib.attention"), *own}))
 
 

@@ -8,6 +8,7 @@ its input ends, the engine is gone: the worker ends too, at once, whatever it is
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import queue
@@ -27,7 +28,7 @@ from lib import paths
 from lib.config import Evaluation, RunConfig, freeze
 from lib.database import Database, Facts, now
 from lib.errors import SuiteError
-from lib.identity import evaluation_fingerprint, run_fingerprint
+from lib.identity import TRAINERS, evaluation_fingerprint, run_fingerprint
 from lib.machine import machine, versions
 
 PROGRESS_SECONDS = 0.25
@@ -235,8 +236,8 @@ class Real:
 
     def train(self, run, corpus, folder, progress):
         from lib.data import make_source
-        from lib.train_run import train_run
-        result = train_run(run, make_source(run.data, corpus), corpus, folder, progress, self.device)
+        own = importlib.import_module(TRAINERS.get(run.pattern.name, "lib.train_run"))
+        result = own.train_run(run, make_source(run.data, corpus), corpus, folder, progress, self.device)
         return result.model, result, sum(p.numel() for p in result.model.parameters())
 
     def evaluate(self, evaluation, model, run, corpus):
