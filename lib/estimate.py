@@ -1,8 +1,4 @@
-"""How long runs take: from runs of the same kind in the databases, else from the arithmetic and a measured speed.
-
-Attention is counted as dense: sparse paths trade arithmetic for memory traffic, so that this serves for all of them until
-some have been timed.
-"""
+"""How long runs take: from runs of the same kind in the databases, else from the counted arithmetic and a measured speed."""
 
 from __future__ import annotations
 
@@ -18,18 +14,24 @@ from lib import paths
 from lib.config import Evaluation, RunConfig
 from lib.database import Database
 from lib.errors import SuiteError
-from lib.flops import training_flops
+from lib.flops import attention_training_flops, training_flops
 from lib.machine import machine
+from lib.patterns import build
 
-EFFICIENCY = {"bf16": 0.3, "fp32": 0.6}   # of a matrix product's speed that training a small model reaches, measured once
+# Measured once, on small models on a CPU: the part of a matrix product's speed that training reaches, and how many times
+# longer an operation of attention takes, dense or sparse.
+EFFICIENCY = {"bf16": 0.54, "fp32": 0.6}
+ATTENTION = {"bf16": 10.0, "fp32": 2.0}
 ALIKE = 4.0                   # ratio of operations a token up to which one model's speed says something of another's
 EVALUATION_SHARE = 0.05       # of the training's time, for an evaluation that was never timed
 
 
 def operations(run: RunConfig) -> float:
-    """Floating-point operations a training token, forward and backward, with dense causal attention."""
-    length = run.train.length
-    return training_flops(run, run.model.layers * length * (length + 1) / 2, tokens=1)
+    """Floating-point operations a training token, forward and backward; those of attention weigh `ATTENTION` each."""
+    pattern = build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
+    pairs = pattern.pairs(run.train.length)
+    extra = ATTENTION[run.train.precision] - 1
+    return training_flops(run, pairs, tokens=1) + extra * attention_training_flops(run, pairs, tokens=1)
 
 
 def kinds(run: RunConfig) -> list[tuple]:

@@ -1,0 +1,37 @@
+"""Two clean executions of the profile `smoke` on this machine: text built anew, models trained anew, the same numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+from pandas.testing import assert_frame_equal
+
+from lib import paths
+from lib.experiments.base import COLUMNS
+
+TIMED = ("run_seconds", "run_tokens_per_s", "run_peak_memory_mib")       # what two executions cannot have in common
+
+
+def executed(outputs: Path) -> Path:
+    """A whole report in an empty folder; the folder of its tables."""
+    ended = subprocess.run([sys.executable, "-m", "lib.suite", "report", "--profile", "smoke"], cwd=paths.ROOT,
+                           env={**os.environ, "SUITE_OUTPUTS": str(outputs)}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return outputs / "smoke"
+
+
+def test_when_smoke_is_executed_twice_from_nothing_then_every_table_and_every_verdict_is_the_same(tmp_path):
+    one, two = (executed(tmp_path / name) for name in ("one", "two"))
+    tables = sorted(path.name for path in (one / "results").glob("*.csv"))
+    assert tables == sorted(f"{path.stem}.csv" for path in paths.NOTEBOOKS.glob("*.ipynb"))
+    for name in tables:
+        left, right = (pd.read_csv(folder / "results" / name, dtype=str, keep_default_na=False) for folder in (one, two))
+        assert list(left.columns) == list(COLUMNS) and len(left) > 0
+        assert_frame_equal(left.drop(columns=[*TIMED]), right.drop(columns=[*TIMED]))
+    left, right = (json.loads((folder / "report" / "ledger.json").read_text(encoding="utf-8")) for folder in (one, two))
+    assert left == right and len(left) >= 30
