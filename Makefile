@@ -30,7 +30,7 @@ help:
 	@echo "make plan    [PROFILE=small] [CORPUS=folder]   what a report would train, and for how long"
 	@echo "make notebook NAME=03_extrapolation [PROFILE]  one notebook, with the runs that it needs"
 	@echo "make compare PATTERN=name [PROFILE] [CORPUS]   a pattern beside dense, local and the best, at equal pairs"
-	@echo "make verify  [RUN=fingerprint] [PROFILE]       a stored result computed again from its weights; ARGS=--all: every one"
+	@echo "make verify  [RUN=fingerprint] [ARGS=--all]    a result computed again from its stored weights, and compared"
 	@echo "make bench   [ARGS=--quick or --goals]         speed and memory of attention and of a training step, measured"
 	@echo "make gpu-check                                 on a GPU: is it right, how fast (or python3 -m lib.gpu_check)"
 	@echo "make lab                                       JupyterLab in notebooks/, with the suite's kernel"
