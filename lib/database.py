@@ -30,14 +30,15 @@ if TYPE_CHECKING:
     from lib.data import Corpus
     from lib.experiments.base import Job
 
-SCHEMA = 1
+SCHEMA = 2
 BUSY_SECONDS = 60
 TABLES = """
 create table runs (
     id integer primary key, run text not null unique, pattern text not null, config text not null, data text not null,
     code text not null, status text not null check (status in ('running', 'done', 'failed')), error text,
     versions text not null, machine text not null, device text not null, threads integer not null,
-    started text not null, ended text, seconds real, tokens_per_s real, peak_memory_mib real, parameters integer);
+    started text not null, ended text, seconds real, tokens_per_s real, peak_memory_mib real, parameters integer,
+    spent text);                                                         -- JSON: seconds of the training by part
 create table evaluations (
     id integer primary key, run_id integer not null references runs on delete cascade, evaluation text not null,
     name text not null, parameters text not null, seconds real not null, ended text not null, unique (run_id, evaluation));
@@ -53,6 +54,7 @@ create index metrics_of_a_run on metrics (run_id, evaluation_id);
 create index metrics_of_an_evaluation on metrics (evaluation_id);
 create index runs_by_status on runs (status);
 """
+MIGRATIONS = {1: "alter table runs add column spent text"}     # from a schema to the next
 METRIC_COLUMNS = ("measure", "value", "split", "variant", "length", "position", "layer", "step")
 WHOLE = ("length", "position", "layer", "step", "parameters")
 
@@ -167,7 +169,7 @@ class Database:
         """A finished training (`lib.train_run.TrainResult`) with its metrics by step, in one transaction."""
         fields = {**self.describe(run, facts), "status": "done", "started": started, "ended": now(), "error": None,
                   "seconds": result.seconds, "tokens_per_s": result.tokens_per_s, "peak_memory_mib": result.peak_memory_mib,
-                  "parameters": parameters}
+                  "parameters": parameters, "spent": json.dumps(result.spent)}
         with transaction(self.connection):
             run_id = self.upsert(fields)
             self.connection.execute("delete from metrics where run_id = ? and evaluation_id is null", (run_id,))
@@ -259,18 +261,18 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
-    if ready(connection, path):
+    if version_of(connection, path) == SCHEMA:
         return
     switch_to_wal(connection)
     with transaction(connection):                        # two processes may arrive here at once: one of them creates
-        if not ready(connection, path):
-            for statement in TABLES.split(";"):
-                connection.execute(statement)
-            connection.execute(f"pragma user_version = {SCHEMA}")
+        version = version_of(connection, path)
+        for statement in TABLES.split(";") if version == 0 else [MIGRATIONS[n] for n in range(version, SCHEMA)]:
+            connection.execute(statement)
+        connection.execute(f"pragma user_version = {SCHEMA}")
 
 
-def ready(connection: sqlite3.Connection, path: Path) -> bool:
-    """True for a database of this schema, False for an empty file; anything else is a `SuiteError`."""
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """The schema's number, 0 for an empty file; a `SuiteError` for a newer one and for what is no database of the suite."""
     # One statement, so that both come from one moment: another process may be creating the tables.
     query = "select user_version, (select count(*) from sqlite_master) from pragma_user_version"
     version, tables = connection.execute(query).fetchone()
@@ -279,7 +281,7 @@ def ready(connection: sqlite3.Connection, path: Path) -> bool:
                          "update the suite, or move the file away")
     if version == 0 and tables:
         raise SuiteError(f"{path} is a database, but not of this suite: move it away")
-    return version == SCHEMA
+    return version
 
 
 def switch_to_wal(connection: sqlite3.Connection) -> None:

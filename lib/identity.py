@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Imported by the training, but no part of what it computes: where files lie, how errors read, what is kept.
 NEUTRAL = frozenset({"lib.errors", "lib.paths", "lib.checkpoint", "lib.progress", "lib.config", "lib.discovery",
-                     "lib.memory"})
+                     "lib.memory", "lib.clock"})
 TRAINING = ("lib.train_run", "lib.training", "lib.model", "lib.data")
 TRAINERS = {"blurred": "lib.blur"}      # patterns whose training is more than that: the module whose `train_run` is theirs
 

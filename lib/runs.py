@@ -28,7 +28,7 @@ __all__ = ["Database", "Facts", "facts_of"]
 WIDTH = 100                                                # columns of a terminal that every table fits
 EXPORT = """
 select runs.run, pattern, config, status, data, code, versions, machine, device, threads, started, runs.ended, runs.seconds,
-       tokens_per_s, peak_memory_mib, runs.parameters, evaluations.name as evaluation,
+       tokens_per_s, peak_memory_mib, spent, runs.parameters, evaluations.name as evaluation,
        evaluations.parameters as evaluation_parameters, measure, split, variant, length, position, layer, step, value
 from runs left join metrics on metrics.run_id = runs.id left join evaluations on evaluations.id = metrics.evaluation_id
 order by runs.id, metrics.rowid
@@ -135,10 +135,19 @@ def show(database: Database, prefix: str) -> str:
     if row["seconds"] is not None:
         lines.append(f"training    {row['seconds']:.1f} s, {row['tokens_per_s']:.0f} tokens/s, "
                      f"peak {row['peak_memory_mib']:.0f} MiB, {row['parameters']:,} parameters")
+        lines += wrapped("spent on", shares(row))
     lines.append(f"folder      {paths.run_folder(database.profile, row['run'])}")
     if row["error"]:
         lines += wrapped("error", [row["error"]])
     return "\n".join([*lines, "", metrics_text(database, row["id"])])
+
+
+def shares(row: sqlite3.Row) -> list[str]:
+    """Where the time of a training went, largest first; what is no part (`lib.clock.PARTS`) is checkpoints and start."""
+    spent = json.loads(row["spent"] or "{}")
+    rest = {"checkpoints and start": row["seconds"] - sum(spent.values())} if spent else {}
+    return [f"{part} {seconds / row['seconds']:.0%}" for part, seconds in
+            sorted({**spent, **rest}.items(), key=lambda item: -item[1])] or ["not recorded"]
 
 
 def wrapped(title: str, words: list[str]) -> list[str]:

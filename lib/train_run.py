@@ -25,6 +25,7 @@ class TrainResult:
     seconds: float                  # wall time of the training, all its parts together
     tokens_per_s: float             # in training steps alone
     peak_memory_mib: float
+    spent: dict[str, float]         # seconds of the training by part (`lib.clock.PARTS`)
 
 
 def train_run(run: RunConfig, source: Source, corpus: Corpus | None, folder: Path, progress: Progress | None = None,
@@ -40,7 +41,7 @@ def train_run(run: RunConfig, source: Source, corpus: Corpus | None, folder: Pat
     model, state = train(run, source, folder, corpus=corpus, progress=progress, checkpoint_every=checkpoint_every,
                          device=device)
     facts = {"seconds": state.seconds, "tokens_per_s": run.train.tokens / state.step_seconds,
-             "peak_memory_mib": state.peak_memory_mib}
+             "peak_memory_mib": state.peak_memory_mib, "spent": state.spent}
     save_finished(folder, run, model, {**facts, "metrics": [dataclasses.asdict(metric) for metric in state.metrics]})
     return TrainResult(model, state.metrics, **facts)
 
@@ -51,5 +52,5 @@ def load_run(run: RunConfig, folder: Path, device: str = "cpu") -> TrainResult |
     saved = load_finished(folder, run, model)
     if saved is None:
         return None
-    facts: dict[str, Any] = {name: saved[name] for name in ("seconds", "tokens_per_s", "peak_memory_mib")}
+    facts: dict[str, Any] = {name: saved[name] for name in ("seconds", "tokens_per_s", "peak_memory_mib", "spent")}
     return TrainResult(model.to(device), [Metric(**metric) for metric in saved["metrics"]], **facts)

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from lib.checkpoint import load_checkpoint, save_checkpoint
+from lib.clock import Clock
 from lib.config import RunConfig, TrainConfig
 from lib.data import heldout_windows
 from lib.errors import SuiteError, require
@@ -48,6 +49,7 @@ class State:
     metrics: list[Metric] = field(default_factory=list)
     seconds: float = 0.0                                # wall time of all that led here
     step_seconds: float = 0.0                           # of which in steps, without evaluations and checkpoints
+    spent: dict[str, float] = field(default_factory=dict)       # and by part (`lib.clock.PARTS`)
     peak_memory_mib: float = 0.0
 
 
@@ -85,21 +87,27 @@ def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None
     state = resume(folder, run, model, optimizer)
     heldout = held_out(run, source, corpus)
     watch = Watch(folder, run, state, progress, checkpoint_every, device)
+    clock = Clock(state.spent, device)
     if state.step == 0:
         state.metrics = learned(model, 0)
 
     while state.step < recipe.steps:
         begin = time.perf_counter()
+        clock.start()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(state.step, recipe) * group["multiplier"]
         inputs, targets = source.batch(recipe.seed, state.step, recipe.batch, recipe.length)
+        clock.lap("data")
         with autocast(recipe, device):
             loss = model.loss(inputs.to(device), targets.to(device))
+        clock.lap("forward")
         loss.backward()
+        clock.lap("backward")
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
         watch.check(loss.item(), norm.item())
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        clock.lap("optimizer")
         state.step += 1
         state.losses.append(loss.item())
         state.step_seconds += time.perf_counter() - begin
@@ -110,7 +118,10 @@ def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None
             state.metrics += learned(model, state.step)
             state.losses = []
         if last or (recipe.eval_every and state.step % recipe.eval_every == 0):
+            clock.start()
             state.metrics += light_evaluation(model, run, heldout, state.step, device)
+            clock.lap("evaluation")
+        clock.read()
         watch.step(loss.item(), model, optimizer)
     return model, state
 

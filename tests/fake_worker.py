@@ -45,7 +45,8 @@ class Fake:
             weights.write_text("weights")
             note(f"trained {run.train.seed}")
         metrics = [Metric("train_loss", 1.0 / run.train.steps, step=run.train.steps)]
-        return "model", SimpleNamespace(metrics=metrics, seconds=2.0, tokens_per_s=1000.0, peak_memory_mib=10.0), 42
+        return "model", SimpleNamespace(metrics=metrics, seconds=2.0, tokens_per_s=1000.0, peak_memory_mib=10.0,
+                                        spent={}), 42
 
     def misbehave(self, behaviour: str, first: int, half_way: bool) -> None:
         if half_way and behaviour == "raise":

@@ -36,7 +36,8 @@ def run(seed: int = 0, **changes) -> RunConfig:
 
 def result(value: float = 0.5, **more) -> SimpleNamespace:
     metrics = [Metric("train_loss", value, step=2), Metric("train_loss", value / 2, step=4)]
-    return SimpleNamespace(**{"metrics": metrics, "seconds": 1.5, "tokens_per_s": 100.0, "peak_memory_mib": 12.0, **more})
+    return SimpleNamespace(**{"metrics": metrics, "seconds": 1.5, "tokens_per_s": 100.0, "peak_memory_mib": 12.0,
+                              "spent": {"forward": 0.5, "backward": 0.75}, **more})
 
 
 @pytest.fixture(autouse=True)
@@ -199,6 +200,19 @@ def test_when_the_file_is_damaged_then_the_error_names_it(outputs):
     assert paths.database("tiny").read_bytes() == before
 
 
+def test_when_the_database_is_of_the_first_schema_then_it_is_brought_up_to_this_one_and_keeps_its_runs(filled):
+    path = filled.path
+    filled.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("alter table runs drop column spent")
+        connection.execute("pragma user_version = 1")
+    again = Database("tiny")
+    assert again.trained(run()) and again.facts(again.fingerprint(run()))["spent"] is None
+    assert "spent on    not recorded" in runs.show(again, again.fingerprint(run()))
+    again.record_training(run(1), FACTS, result(), 1234, module.now())
+    assert "spent on    backward 50%  forward 33%  checkpoints and start 17%" in runs.show(again, again.fingerprint(run(1)))
+
+
 @pytest.mark.parametrize("statement, message", [
     (f"pragma user_version = {module.SCHEMA + 1}", "newer version of the suite"),
     ("create table other (x)", "not of this suite"),
@@ -236,7 +250,7 @@ def test_when_processes_create_and_write_at_once_then_all_of_it_is_there():
 def test_when_another_process_is_creating_the_tables_then_half_of_it_is_not_seen(filled):
     asked: list[str] = []
     filled.connection.set_trace_callback(asked.append)
-    assert module.ready(filled.connection, filled.path)
+    assert module.version_of(filled.connection, filled.path) == module.SCHEMA
     asked = [statement for statement in asked if not statement.startswith("--")]     # what SQLite asks itself meanwhile
     assert len(asked) == 1                                         # two statements would read two moments
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from small_run import RECIPE, RUN, states_equal, trained, values, weights, with_recipe
 
 from lib import training
+from lib.clock import PARTS
 from lib.config import DataConfig, PatternSpec, TrainConfig
 from lib.data import make_source
 from lib.errors import SuiteError
@@ -103,6 +104,8 @@ def test_when_a_tiny_task_is_trained_then_its_loss_falls_and_its_accuracy_rises(
     assert losses[0] > 1.5 and losses[-1] < 0.3 and len(losses) == 50
     assert len(accuracy) == 1 and accuracy[0] > 0.9
     assert result.seconds > 0 and result.tokens_per_s > 0 and result.peak_memory_mib > 10
+    assert set(result.spent) == set(PARTS) and all(seconds > 0 for seconds in result.spent.values())
+    assert 0.5 * result.seconds < sum(result.spent.values()) <= result.seconds
 
 
 def test_when_precision_is_bf16_then_losses_stay_near_float32_and_weights_are_float32(tmp_path):

@@ -73,7 +73,8 @@ def test_when_the_weights_are_others_then_it_is_told(database, capsys):
     folder = paths.run_folder("smoke", database.fingerprint(RUN))
     result = load_run(RUN, folder)
     result.model.embedding.weight.data.mul_(-1.0)
-    save_finished(folder, RUN, result.model, {"seconds": 1.0, "tokens_per_s": 1.0, "peak_memory_mib": 1.0, "metrics": []})
+    save_finished(folder, RUN, result.model, {"seconds": 1.0, "tokens_per_s": 1.0, "peak_memory_mib": 1.0, "spent": {},
+                                              "metrics": []})
     assert told(capsys)[0] == 1
 
 
