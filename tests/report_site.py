@@ -23,12 +23,23 @@ from lib.report import NotebookStatus
 
 PROFILE = "made_up"
 DOMAINS = ("docs", "code", "stories", "math")
+ALL_PATTERNS = "08_all_patterns"
 DONE, FAILED, WAITING, RUNNING = "01_window_sweep", "02_learned_alpha", "03_extrapolation", "04_power_law_sigma"
 ERROR = "Traceback (most recent call last):\n  ...\nValueError: no alpha <moved> & far"
 STATUS = {DONE: NotebookStatus("done", seconds=95.0), FAILED: NotebookStatus("failed", error=ERROR, seconds=3.0),
           WAITING: NotebookStatus("waiting"), RUNNING: NotebookStatus("running")}
 MODEL = ModelConfig(vocab=2048, d_model=128, layers=8, heads=4, kv_heads=1, head_dim=32, hidden=342)
 TRAIN = TrainConfig(steps=610, batch=16, length=256, warmup=30)
+
+
+PROFILE_FILE = """
+description: A made-up profile & its <numbers>, for the tests of the report
+corpus: {vocab: 2048, train_tokens: 3500000, heldout_tokens: 150000}
+model: {d_model: 128, layers: 8, heads: 4, kv_heads: 1, head_dim: 32, hidden: 342}
+train: {steps: 610, batch: 16, length: 256, lr: 2.0e-3, warmup: 30, precision: fp32, eval_every: 100}
+rungs: 12
+evaluation: {tokens: 150000, lengths: [256, 1024]}
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +72,7 @@ SERIES = [
 def build_site(outputs: Path) -> None:
     """Everything that the report reads, below `outputs` (where `SUITE_OUTPUTS` and `paths.PROFILES` point)."""
     (outputs / "profiles").mkdir(parents=True)
-    sections = "".join(f"{section}: {{}}\n" for section in ("corpus", "model", "train", "rungs", "evaluation"))
-    text = f"description: A made-up profile & its <numbers>, for the tests of the report\n{sections}"
-    (outputs / "profiles" / f"{PROFILE}.yaml").write_text(text)
+    (outputs / "profiles" / f"{PROFILE}.yaml").write_text(PROFILE_FILE)
     table = write_runs(write_corpus())
     paths.results(PROFILE).mkdir(parents=True)
     table.to_csv(paths.results(PROFILE) / f"{DONE}.csv", index=False)

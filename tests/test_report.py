@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import made_up_claims
 import report_site
 from bs4 import BeautifulSoup
 from report_site import DONE, FAILED, PROFILE, RUNNING, STATUS, WAITING
@@ -33,6 +34,7 @@ def site(tmp_path_factory):
         patch.setattr(paths, "PROFILES", outputs / "profiles")
         patch.setattr(paths, "NOTEBOOKS", outputs / "notebooks")
         report_site.build_site(outputs)
+        made_up_claims.replace_judging(patch, [made_up_claims.judgement("F1", "fibonacci", "supported")])
         yield outputs
 
 
@@ -86,8 +88,8 @@ def test_when_links_leave_the_page_then_only_to_the_web_or_to_files_beside_it(pa
     assert len(identifiers) == len(set(identifiers))
     for link in page.find_all("a"):
         target = link["href"]
-        assert target.startswith(("https://", "../results/")) or target.removeprefix("#") in identifiers, target
-        if target.startswith("../results/"):
+        assert target.startswith(("https://", "../results/", "ledger.json")) or target.removeprefix("#") in identifiers, target
+        if target.startswith(("../results/", "ledger.json")):
             assert (paths.report(PROFILE) / target).resolve().is_file(), target
     texts = {link.get_text(): link["href"] for link in section(page, DONE).find_all("a")}
     assert texts["the paper"] == "https://arxiv.org/abs/2606.28560" and texts["extrapolation"] == f"#{WAITING}"
@@ -101,7 +103,7 @@ def test_when_an_image_is_shown_then_it_has_alternative_text(page):
     alts = [image["alt"] for image in section(page, DONE).find_all("img")]
     assert alts == ["Four lines that fall & flatten", "A figure with a caption only.",
                     "Figure 3, under 'Loss over training'"]
-    assert page.select_one("#summary img")["alt"].startswith(
+    assert page.select_one("#picture img")["alt"].startswith(
         f"Scatter plot of perplexity against attended pairs. {len(report_site.SERIES)} series")
 
 
@@ -111,13 +113,13 @@ def test_when_headings_are_read_then_one_is_first_and_no_level_is_skipped(page):
     assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
     assert page.html["lang"] == "en"
     titles = [heading.get_text() for heading in page.find_all("h2")]
-    assert titles == ["Conclusions", "Summary", "Window sweep: which alpha schedule?", "Learned alpha", WAITING, RUNNING,
-                      "Data", "Made with", "Runs"]
+    assert titles == ["1 claim, and whether it holds", "Conclusions", "Summary", "Window sweep: which alpha schedule?",
+                      "Learned alpha", WAITING, RUNNING, "Data", "Made with", "Runs"]
 
 
 def test_when_a_table_is_shown_then_it_has_a_caption_scopes_and_a_box_to_scroll_in(page):
     tables = page.find_all("table")
-    assert len(tables) == 5                         # summary, two of the notebook, data, runs
+    assert len(tables) == 7                         # counts, a document's claims, summary, two of the notebook, data, runs
     for table in tables:
         assert table.caption.get_text(strip=True)
         assert table.parent["class"] == ["scroll"] and table.parent["tabindex"] == "0" and table.parent["aria-label"]
@@ -234,7 +236,8 @@ def test_when_a_number_is_asked_for_then_its_run_is_in_the_appendix(page, table)
     run = table.loc[table["series"] == "Christoffel", "run"].iloc[0]
     row = page.find("tr", id=f"run-{run}").get_text(" ", strip=True)
     command = f"make notebook NAME={DONE} PROFILE={PROFILE}"
-    for fact in ("christoffel", "k=127 m=15", "d_model=128", "steps=610", "source=text", command):
+    verify = f"make verify RUN={run} PROFILE={PROFILE} CORPUS='../my texts'"
+    for fact in ("christoffel", "k=127 m=15", "d_model=128", "steps=610", "source=text", command, verify):
         assert fact in row, fact
 
 
@@ -316,7 +319,7 @@ def test_when_writing_fails_then_the_last_page_stays_and_nothing_else(site, inde
     monkeypatch.setattr("os.replace", replace)
     with pytest.raises(OSError, match="disk full"):
         build(PROFILE, STATUS)
-    assert index.read_bytes() == before and [path.name for path in index.parent.iterdir()] == ["index.html"]
+    assert index.read_bytes() == before and {path.name for path in index.parent.iterdir()} == {"index.html", "ledger.json"}
 
 
 def test_when_tables_are_written_then_every_column_is_documented_beside_them(index):

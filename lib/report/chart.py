@@ -30,7 +30,7 @@ class Chart:
 
 def chart(groups: Sequence[Sequence[Series]]) -> Chart:
     """The figure of groups of comparable series (`summary.recipes`), one panel a group."""
-    return Chart(_uri(draw(groups, plots.WIDTH * 1.15)), _uri(draw(groups, PHONE)), alternative(groups), caption(groups))
+    return Chart(uri(draw(groups, plots.WIDTH * 1.15)), uri(draw(groups, PHONE)), alternative(groups), caption(groups))
 
 
 @plots.drawn
@@ -120,7 +120,7 @@ def named(s: Series) -> str:
     return f"{s.name} ({s.settings})" if s.settings else s.name
 
 
-def _uri(fig: Figure) -> str:
+def uri(fig: Figure) -> str:
     """SVG with letters as outlines, so that it looks alike everywhere, and without a date, so that it is the same twice."""
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "suite", "svg.fonttype": "path"}):

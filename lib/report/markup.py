@@ -26,15 +26,15 @@ class Tidied:
     question: str                             # HTML of the first paragraph if all of it is bold
     main: tuple[str, ...]                     # conclusions to show first, HTML
     more: tuple[str, ...]                     # the others
-    headings: tuple[tuple[str, str], ...]     # (identifier, text) of the h3
+    headings: tuple[tuple[str, str, int], ...]    # (identifier, text, level), levels from 3 on
 
 
 def tidy(fragment: str, prefix: str, runs: Collection[str] = (), notebooks: Collection[str] = ()) -> Tidied:
     """The fragment made fit for a section whose heading is an h2 with the identifier `prefix`.
 
-    Headings start at h3 and skip no level; every image has alternative text; every table a caption, scopes and a box to
-    scroll in; nothing is left that runs or loads. Links go to the web, to another notebook's section or to a run of `runs`;
-    others become plain text.
+    Headings start at h3 and skip no level; every image has alternative text, and a figure a link to how it was made
+    (`made_of`); every table a caption, scopes and a box to scroll in; nothing is left that runs or loads. Links go to the web,
+    to another notebook's section or to a run of `runs`; others become plain text.
     """
     soup = BeautifulSoup(fragment, "html.parser")
     _make_safe(soup)
@@ -42,9 +42,16 @@ def tidy(fragment: str, prefix: str, runs: Collection[str] = (), notebooks: Coll
     _mend_links(soup, prefix, notebooks)
     for number, image in enumerate(soup.find_all("img"), start=1):
         _describe(image, number)
+    for figure in soup.find_all("figure"):
+        _trace(figure, soup, prefix)
     for table in soup.find_all("table"):
         dress(table, soup, runs)
     return Tidied(str(soup), _question(soup), *_conclusions(soup), headings)
+
+
+def made_of(prefix: str) -> str:
+    """The identifier of the block of a notebook's section that says how it was made."""
+    return f"{prefix}-made"
 
 
 def _question(soup: BeautifulSoup) -> str:
@@ -97,20 +104,19 @@ def _keep_embedded(image: Tag, soup: BeautifulSoup) -> None:
     image.replace_with(note)
 
 
-def _order_headings(soup: BeautifulSoup, prefix: str) -> tuple[tuple[str, str], ...]:
-    previous, used, top = 2, {prefix}, []
+def _order_headings(soup: BeautifulSoup, prefix: str) -> tuple[tuple[str, str, int], ...]:
+    previous, used, found = 2, {prefix, made_of(prefix)}, []
     for heading in soup.find_all(_HEADINGS):
         level = min(max(int(heading.name[1]) + 1, 3), previous + 1, 6)
         heading.name, previous = f"h{level}", level
         text = heading.get_text(" ", strip=True)
-        identifier = _unused(f"{prefix}-{_slug(text)}", used)
+        identifier = _unused(f"{prefix}-{slug(text)}", used)
         heading["id"] = identifier
-        if level == 3:
-            top.append((identifier, text))
-    return tuple(top)
+        found.append((identifier, text, level))
+    return tuple(found)
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
 
 
@@ -129,8 +135,8 @@ def _mend_links(soup: BeautifulSoup, prefix: str, notebooks: Collection[str]) ->
         target = str(link.get("href", ""))
         if target.startswith(("https://", "http://", "mailto:")):
             link["rel"] = "noopener noreferrer"
-        elif target.startswith("#") and f"{prefix}-{_slug(target)}" in here:
-            link["href"] = f"#{prefix}-{_slug(target)}"
+        elif target.startswith("#") and f"{prefix}-{slug(target)}" in here:
+            link["href"] = f"#{prefix}-{slug(target)}"
         elif (name := target.partition("#")[0].rpartition("/")[2].removesuffix(".ipynb")) in notebooks:
             link["href"] = f"#{name}"
         else:
@@ -151,6 +157,17 @@ def _describe(image: Tag, number: int) -> None:
     place = _heading_before(image)
     unnamed = f"Figure {number}" + (f", under {place!r}" if place else "")
     image["alt"] = caption.get_text(" ", strip=True) if caption else unnamed
+
+
+def _trace(figure: Tag, soup: BeautifulSoup, prefix: str) -> None:
+    """The link from a figure's caption, which it gets if it has none, to the runs and the command behind it."""
+    caption = figure.find("figcaption") or figure
+    if caption is figure:
+        caption = soup.new_tag("figcaption")
+        figure.append(caption)
+    link = soup.new_tag("a", href=f"#{made_of(prefix)}", attrs={"class": "trace"})
+    link.string = "how it was made"
+    caption.append(link)
 
 
 def dress(table: Tag, soup: BeautifulSoup, runs: Collection[str] = ()) -> None:

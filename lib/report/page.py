@@ -7,9 +7,9 @@ import html
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import pandas as pd
@@ -20,9 +20,12 @@ from lib.errors import one_of
 from lib.experiments.base import COLUMNS
 from lib.files import write_atomically
 from lib.progress import duration
-from lib.report import NotebookStatus, facts, summary
+from lib.report import NotebookStatus, facts, ledger, overview, summary
 from lib.report.chart import chart, recipe
 from lib.report.render import Section, read, render, title_of
+
+if TYPE_CHECKING:
+    from lib.claims import Judgement
 
 HERE = Path(__file__).parent
 TITLE = "Sparse attention: three proposals, one report"
@@ -38,6 +41,12 @@ class Entry:
     seconds: float | None
     command: str
     error: str
+    series: tuple[tuple[str, tuple[tuple[int, str], ...]], ...] = ()     # of its table: name, and (seed, run) of each run
+    claims: tuple[str, ...] = ()                                         # that are judged from it
+
+    @property
+    def runs(self) -> int:
+        return len({run for _, traced in self.series for _, run in traced})
 
     @property
     def error_line(self) -> str:
@@ -57,28 +66,64 @@ def write(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") 
         one_of(own.state, WORDS, f"state of notebook {name}")
     finished = [name for name, own in status.items() if own.state in ("done", "fresh")]
     table = summary.read_tables(paths.results(profile), finished)
+    judgements = ledger.judged(profile, corpus, finished)
+    content = page(profile, status, corpus, table, judgements)
     write_atomically(paths.results(profile) / "README.md", results_readme(profile).encode())
+    ledger.write(profile, judgements)
     path = paths.report(profile) / "index.html"
-    write_atomically(path, page(profile, status, corpus, table).encode())
+    write_atomically(path, content.encode())
     return path
 
 
-def page(profile: str, status: Mapping[str, NotebookStatus], corpus: str, table: pd.DataFrame) -> str:
+def page(profile: str, status: Mapping[str, NotebookStatus], corpus: str, table: pd.DataFrame,
+         judgements: Sequence[Judgement]) -> str:
     """The page's HTML."""
     shown = {str(run): list(dict.fromkeys(group["experiment"])) for run, group in table.groupby("run") if run}
     runs = facts.runs_of(profile, shown)
-    commands = {name: command("notebook", profile, corpus, name) for name in status}
+    commands = {name: command("notebook", profile, corpus, NAME=name) for name in status}
     entries = [_entry(profile, name, own, commands[name], set(shown), list(status)) for name, own in status.items()]
+    entries = [replace(entry, series=_runs_behind(table, entry.name),
+                       claims=tuple(own.claim.id for own in judgements if own.claim.notebook == entry.name))
+               for entry in entries]
     texts = facts.texts(runs)
     return _environment().get_template("page.html.j2").render(
         title=TITLE, profile=profile, description=facts.description(profile), words=WORDS,
-        css=(HERE / "page.css").read_text("utf-8"), notebooks=entries, texts=texts, runs=runs,
+        css="".join((HERE / f"{name}.css").read_text("utf-8") for name in ("page", "claims")),
+        notebooks=entries, texts=texts, runs=runs,
         finished=sum(e.state in ("done", "fresh") for e in entries), failed=sum(e.state == "failed" for e in entries),
         train_seconds=sum(run.seconds or 0.0 for run in runs), command=command("report", profile, corpus), commands=commands,
+        verify={run.fingerprint: command("verify", profile, corpus, RUN=run.fingerprint) for run in runs},
         when=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         versions=facts.distinct(run.versions for run in runs), machines=facts.distinct(facts.machine(run) for run in runs),
         started=min((run.started for run in runs), default=""), ended=max((run.started for run in runs), default=""),
-        tables=list(dict.fromkeys(table["experiment"])), other_runs=summary.without_perplexity(table), **_summary(table))
+        tables=list(dict.fromkeys(table["experiment"])), other_runs=summary.without_perplexity(table),
+        **_claims(profile, judgements, entries, set(shown)), **_summary(table), **_overview(table))
+
+
+def _claims(profile: str, judgements: Sequence[Judgement], entries: Sequence[Entry], runs: set[str]) -> dict[str, Any]:
+    """The ledger: rows by document, counts, what other profiles found."""
+    others, notes = ledger.verdicts_of_others(profile, judgements)
+    sections = {entry.name: entry.section for entry in entries}
+    return {"claims": list(judgements), "counts": ledger.counts(judgements), "verdicts": ledger.VERDICTS,
+            "documents": ledger.documents(judgements, sections, others), "other_profiles": list(others),
+            "ledger_notes": notes, "appendix": runs}
+
+
+def _overview(table: pd.DataFrame) -> dict[str, Any]:
+    """The picture of all patterns at equal pairs, if the notebook that trains them is done."""
+    found = overview.overview(table)
+    return {"overview": found, "picture": None if found is None else overview.picture(found)}
+
+
+def _runs_behind(table: pd.DataFrame, notebook: str) -> tuple[tuple[str, tuple[tuple[int, str], ...]], ...]:
+    """The series of a notebook's table with their runs, as the table orders them."""
+    rows = table[(table["experiment"] == notebook) & (table["run"] != "")]
+    rows = rows.drop_duplicates(["series", "window", "setting", "run"])
+    if rows.empty:
+        return ()
+    groups = rows.assign(settings=rows.apply(summary.settings, axis=1)).groupby(["series", "settings"], sort=False)
+    return tuple((", ".join(filter(None, name)), tuple((int(row["seed"]), str(row["run"])) for _, row in own.iterrows()))
+                 for name, own in groups)
 
 
 def _entry(profile: str, name: str, own: NotebookStatus, command: str, runs: set[str], notebooks: Sequence[str]) -> Entry:
@@ -115,10 +160,10 @@ def _best(group: Sequence[summary.Series]) -> dict[str, Any]:
     return {"mean": min(s.mean for s in group), "domains": domains}
 
 
-def command(target: str, profile: str, corpus: str = "", name: str = "") -> str:
-    """The command that makes this again, as one types it in the repository's folder."""
+def command(target: str, profile: str, corpus: str = "", **more: str) -> str:
+    """The command that makes this again, as one types it in the repository's folder; `more` are make's variables."""
     folder = shlex.quote(os.path.relpath(corpus, paths.ROOT)) if corpus else ""
-    parts = {"NAME": name, "PROFILE": profile, "CORPUS": folder}
+    parts = {**more, "PROFILE": profile, "CORPUS": folder}
     return " ".join(["make", target, *(f"{key}={value}" for key, value in parts.items() if value)])
 
 

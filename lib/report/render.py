@@ -28,14 +28,19 @@ _TITLE = re.compile(r"\A\s*#[ \t]+(?P<title>[^\n]+?)[ \t#]*(?:\n|\Z)")
 
 @dataclass(frozen=True)
 class Section:
-    """One notebook on the page; texts are HTML. `main` conclusions are shown first, `headings` are (identifier, text)."""
+    """One notebook on the page; texts are HTML. `main` conclusions are shown first; `headings` as in `markup.Tidied`."""
     name: str
     title: str
     html: str = ""
     question: str = ""
     main: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
-    headings: tuple[tuple[str, str], ...] = field(default=())
+    headings: tuple[tuple[str, str, int], ...] = field(default=())
+
+    @property
+    def parts(self) -> list[tuple[str, str]]:
+        """Identifier and text of the headings that divide it."""
+        return [(identifier, text) for identifier, text, level in self.headings if level == 3]
 
 
 class _Exporter(HTMLExporter):
