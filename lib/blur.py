@@ -66,23 +66,31 @@ def blurred_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: L
     The rungs are those that `learned` has at this alpha, for queries `i >= floor(d)`; a kernel ends at the query and at the
     start of the text, and its weights sum to 1.
     """
-    T, W = q.shape[2], min(keys.window, q.shape[2] - 1)
-    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
-    found = fractional_rungs(keys.base, keys.window, float(alpha.detach()), T)
-    distance = torch.arange(T, device=q.device)                                                 # (T), as i too
-    f, lo = (torch.tensor([rung[at] for rung in found], device=q.device) for at in (2, 0))      # (R)
-    kernel = hat(distance, alpha * f[:, None], lo[:, None], half_width)                         # (R, T)
-    total = kernel.cumsum(1).t()                                                                # (T, R): over c <= i
-    exists = distance[:, None] >= lo                                                            # (T, R)
-    total = total.masked_fill(~exists, 1.0)
+    B, H, T, D = q.shape
+    G, W = k.shape[1], keys.window
+    q = q.unflatten(1, (G, H // G)) * D ** -0.5                                                 # (B, G, H/G, T, D)
+    found = fractional_rungs(keys.base, W, float(alpha.detach()), T)
+    at = torch.arange(T, device=q.device)
+    f, lo = (torch.tensor([rung[part] for rung in found], device=q.device) for part in (2, 0))  # (R)
+    kernel = hat(at, alpha * f[:, None], lo[:, None], half_width)                               # (R, T): by distance
+    exists = at >= lo[:, None]                                                                  # (R, T): by query
+    kernel_sum = kernel.cumsum(1).masked_fill(~exists, 1.0)                                     # of the distances that exist
 
-    scores = by_distance(q @ k.transpose(2, 3) * q.shape[3] ** -0.5)                            # (B, H, T, T): i, i - j
-    near = scores[..., :W + 1].masked_fill(distance[:W + 1] > distance[:, None], float("-inf"))
-    far = (scores @ kernel.t() / total).masked_fill(~exists, float("-inf"))                     # (B, H, T, R)
+    near_k, near_v = (F.pad(x, (0, 0, W, 0)).unfold(2, W + 1, 1) for x in (k, v))               # (B, G, T, D, W + 1)
+    far_k, far_v = (mixed(x, kernel) / kernel_sum[:, None] for x in (k, v))                     # (B, G, R, D, T)
+    outside = at[:, None] < torch.arange(W, -1, -1, device=q.device)                            # (T, W + 1): the furthest first
+    near = torch.einsum("bghtd,bgtdw->bghtw", q, near_k).masked_fill(outside, float("-inf"))
+    far = torch.einsum("bghtd,bgrdt->bghtr", q, far_k).masked_fill(~exists.t(), float("-inf"))
     weights = torch.softmax(torch.cat([near, far], -1), -1)
-    spread = (weights[..., W + 1:] / total) @ kernel                                            # (B, H, T, T)
-    spread = spread + F.pad(weights[..., :W + 1], (0, T - W - 1))
-    return by_distance(spread) @ v
+    y = torch.einsum("bghtw,bgtdw->bghtd", weights[..., :W + 1], near_v)
+    return (y + torch.einsum("bghtr,bgrdt->bghtd", weights[..., W + 1:], far_v)).flatten(1, 2)
+
+
+def mixed(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+    """`y[b, g, r, :, i] = sum_c kernel[r, c] x[b, g, i - c]` over `0 <= c <= i`: `[B, G, R, D, T]`, by Fourier transform."""
+    T = x.shape[2]
+    spectrum = torch.fft.rfft(x.transpose(2, 3), 2 * T)[:, :, None] * torch.fft.rfft(kernel, 2 * T)[:, None]
+    return torch.fft.irfft(spectrum, 2 * T)[..., :T]
 
 
 def hat(distance: torch.Tensor, centre: torch.Tensor, lo: torch.Tensor, half_width: float) -> torch.Tensor:
@@ -90,11 +98,3 @@ def hat(distance: torch.Tensor, centre: torch.Tensor, lo: torch.Tensor, half_wid
     at whole distances; `lo` is the floor of `centre`."""
     rising, falling = (1 - (centre - distance) / half_width).relu(), (1 - (distance - centre) / half_width).clamp(min=0)
     return torch.where(distance <= lo, rising, falling)     # relu has the derivative 0 where it begins, clamp 1
-
-
-def by_distance(x: torch.Tensor) -> torch.Tensor:
-    """`y[i, c] = x[i, i - c]` where `c <= i`, else 0, of the last two dimensions `[T, T]`; twice is what was, below the
-    diagonal. A row turned round and moved to the left: one row of `2T - 1` in a flat array of rows of `2T`."""
-    T = x.shape[-1]
-    flat = F.pad(x.flip(-1), (0, T)).flatten(-2)
-    return flat[..., T - 1:T - 1 + T * (2 * T - 1)].unflatten(-1, (T, 2 * T - 1))[..., :T]

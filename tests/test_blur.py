@@ -95,8 +95,8 @@ def test_when_a_target_is_some_tokens_from_every_rung_then_only_a_wide_kernel_fe
         alpha = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
         y = blur.blurred_attention(q, k, v, replace(keys, base=base), alpha, half_width)
         return float(torch.autograd.grad(y[0, 0, -1].sum(), alpha)[0])
-    assert slope(1.0, (13, 21)) == 0
-    assert slope(6.0, (13,)) > 0 > slope(6.0, (21,))   # the nearer rung is to go further, the further one nearer
+    assert abs(slope(1.0, (13, 21))) < 1e-12
+    assert slope(6.0, (13,)) > 1e-3 and slope(6.0, (21,)) < -1e-3   # the nearer rung is to go further, the further one nearer
 
 
 def test_when_training_goes_on_then_the_kernel_narrows_to_the_plain_blend():

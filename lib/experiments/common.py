@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 BASES = {"fibonacci": "Fibonacci", "pow2": "Powers of two", "matched_pow2": "Matched powers of two"}
 SCHEDULES = {"fixed": "fixed", "linear": "linear ramp", "coprime": "coprime ramp", "descending": "descending ramp",
-             "permuted": "permuted ramp", "learned": "learned", "learned_ramp": "learned from the ramp"}
+             "permuted": "permuted ramp", "learned": "learned", "learned_ramp": "learned from the ramp",
+             "blurred": "learned with a blur", "blurred_ramp": "learned with a blur from the ramp"}
 CONTROLS = {"local": "Local window", "random_offsets": "Random offsets", "random_keys": "Random keys",
             "strided": "Fixed stride"}
 
@@ -137,7 +138,7 @@ def title(model: str) -> str:
 def model_labels(model: str, window: int, setting: str = "") -> dict[str, Any]:
     """How the table describes `base/schedule` at a window W; what the Fibonacci paper does not propose is a control."""
     base, schedule = split_model(model)
-    proposed = base == "fibonacci" and schedule not in ("descending", "permuted", "learned_ramp")
+    proposed = base == "fibonacci" and schedule not in ("descending", "permuted", "learned_ramp", "blurred_ramp")
     return {"series": title(model), "role": "model" if proposed else "control", "base": base, "schedule": schedule,
             "window": window, "setting": setting}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lib.config import DataConfig, Evaluation, PatternSpec
+from lib.errors import require
 from lib.experiments import base
 from lib.experiments.common import Recipe, TinyModel, dense_jobs, model_labels, ordered
 
@@ -22,6 +23,9 @@ class Parameters(base.Parameters):
     probe_depths: tuple[int, ...] = (2,)  # layers of the copy probe's models; empty: no probe
     probe_models: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/learned", "fibonacci/learned_ramp")  # base/schedule
     probe_theta_lr: tuple[float, ...] = (1.0, 10.0, 100.0)    # as theta_lr, of the probe's learned models
+    probe_blurred: tuple[str, ...] = ("fibonacci/blurred",)   # learned models whose rungs are blurred while they are trained
+    probe_blur: float = 16.0              # half-width of that kernel at the first step, tokens; it falls to 1, no blur
+    probe_blur_theta_lr: tuple[float, ...] = (1.0, 10.0)      # as theta_lr, of the blurred models
     probe_length: int = 128               # tokens of a probe's sequence
     probe_distances: tuple[int, ...] = (48, 83)   # distances between the rungs, in tokens: some alpha must move
     probe_rungs: tuple[int, ...] = (55, 89)       # distances of rungs at alpha 1: nothing must move
@@ -60,20 +64,30 @@ def rate(theta_lr: float) -> str:
 
 
 def probe_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
-    """Models trained on the marked copy of two distances: between rungs at every rate of theta, and on rungs at its own."""
+    """Models trained on the marked copy of two distances: between rungs at every rate of theta, and on rungs at its own. A
+    blur is for what lies between rungs; blurred models are not asked on rungs."""
     jobs = []
     for depth in parameters.probe_depths:
         tiny = TinyModel(parameters.probe_length, parameters.probe_steps, layers=depth)
-        for model in parameters.probe_models:
-            spec = recipe.scaled(model, parameters.window, rungs_within(parameters.probe_length))
-            rates = parameters.probe_theta_lr if spec.name == "learned" else (1.0,)
-            wanted = [(parameters.probe_distances, theta_lr) for theta_lr in rates] + [(parameters.probe_rungs, 1.0)]
+        for model in parameters.probe_models + parameters.probe_blurred:
+            spec, blurred = probe_spec(parameters, recipe, model), model in parameters.probe_blurred
+            rates = parameters.probe_blur_theta_lr if blurred else parameters.probe_theta_lr if spec.name == "learned" else (1.0,)
+            wanted = [(parameters.probe_distances, theta_lr) for theta_lr in rates]
+            wanted += [] if blurred else [(parameters.probe_rungs, 1.0)]
             for distances, theta_lr in wanted:
                 data = DataConfig.of("marked_copy", distances=distances)
                 setting = ", ".join(part for part in (f"copy probe, depth {depth}", rate(theta_lr)) if part)
                 jobs += [base.Job.of(tiny.run(spec, data, seed, theta_lr=theta_lr), *measured(spec),
                                      **model_labels(model, parameters.window, setting)) for seed in parameters.probe_seeds]
     return jobs
+
+
+def probe_spec(parameters: Parameters, recipe: Recipe, model: str) -> PatternSpec:
+    """The probe's pattern with as many rungs as its length has; a blurred one is a learned one and its kernel."""
+    blurred, rungs = model in parameters.probe_blurred, rungs_within(parameters.probe_length)
+    require(not blurred or "/blurred" in model, "probe_blurred", model, "fibonacci/blurred or fibonacci/blurred_ramp")
+    spec = recipe.scaled(model.replace("/blurred", "/learned") if blurred else model, parameters.window, rungs)
+    return PatternSpec.of("blurred", **dict(spec.parameters), blur=parameters.probe_blur) if blurred else spec
 
 
 def rungs_within(length: int) -> int:
@@ -86,4 +100,4 @@ def rungs_within(length: int) -> int:
 
 def measured(spec: PatternSpec) -> list[Evaluation]:
     """Accuracy of a probe's model, and its alphas where it has some."""
-    return [Evaluation.of("task", count=256, seed=0), *([Evaluation.of("alphas")] if spec.name == "learned" else [])]
+    return [Evaluation.of("task", count=256, seed=0), *([Evaluation.of("alphas")] if spec.name in ("learned", "blurred") else [])]
