@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from lib.config import Evaluation
-from lib.errors import SuiteError
+from lib.config import DataConfig, Evaluation
+from lib.errors import SuiteError, require
 from lib.experiments import experiment
 from lib.experiments.base import Job, Parameters
 from lib.findings.shared import stack_of
@@ -23,6 +23,8 @@ from lib.tables import job_names
 if TYPE_CHECKING:
     from lib.database import Database
     from lib.profiles import Profile
+
+LAST_WORD = "Christoffel, last word"        # the series of the word whose pairs the controls have
 
 
 class NotTested(Exception):
@@ -67,6 +69,15 @@ class Model:
         return len(self.jobs)
 
     @property
+    def text(self) -> bool:
+        """Whether it is a language model, and not one of a synthetic task."""
+        return self.jobs[0].run.data.source == "text"
+
+    @property
+    def length(self) -> int:
+        return self.jobs[0].run.train.length
+
+    @property
     def by_seed(self) -> dict[int, Job]:
         return {job.run.train.seed: job for job in self.jobs}
 
@@ -104,39 +115,41 @@ class Evidence:
 
     @cached_property
     def models(self) -> list[Model]:
-        """All models of the plan; those of synthetic tasks too, with the task in their setting."""
-        found: dict[tuple[str, bool], list[Job]] = {}
+        """All models of the plan; those of synthetic tasks too, one for each task and its parameters."""
+        found: dict[tuple[str, DataConfig], list[Job]] = {}
         for name, job in zip(job_names(self.plan), self.plan, strict=True):
-            found.setdefault((name, job.run.data.source == "text"), []).append(job)
+            found.setdefault((name, job.run.data), []).append(job)
         return [model_of(name, jobs) for (name, _), jobs in found.items()]
 
     def find(self, series: str, *, text: bool = True, window: int = 0, setting: Sequence[str] = ()) -> list[Model]:
         """The models of a series: at W = `window` (0: every W that is trained), with all parts of `setting`."""
-        series, parts = self.resolve(series)
-        rows = [m for m in self.models if m.series == series and (m.jobs[0].run.data.source == "text") == text]
-        at = [m for m in rows if not window or m.window == window]
-        found = [m for m in at if {*setting, *parts} <= m.setting and (setting or parts or plain(m, at))]
+        series = self.resolve(series)
+        rows = [m for m in self.models if m.series == series and m.text == text and (not window or m.window == window)]
+        found = [m for m in rows if set(setting) <= m.setting and (setting or plain(m, rows))]
         if not found:
-            what = ", ".join([series, *([f"W = {window}"] if window else []), *setting, *parts])
+            what = ", ".join([series, *([f"W = {window}"] if window else []), *setting])
             raise NotTested(f"profile {self.profile.name} does not train {what} in notebook {self.notebook}")
         return found
 
-    def resolve(self, series: str) -> tuple[str, tuple[str, ...]]:
-        """A name that depends on the profile's parameters as the series and setting that it stands for."""
-        if series == "Christoffel, last word":                  # the one whose pairs the controls have
-            return f"Christoffel {self.parameters.words[-1]}", ()
-        return series, ()
+    def resolve(self, series: str) -> str:
+        """The series that a name stands for which depends on the profile's parameters."""
+        if series == LAST_WORD:
+            return f"Christoffel {self.parameters.words[-1]}"
+        return series
 
     def partner(self, model: Model, other: str) -> Model:
-        """The model of the series `other` that belongs beside `model`: of the same window and setting where it has those."""
-        text = model.jobs[0].run.data.source == "text"
-        series, parts = self.resolve(other)
-        beside = [m for m in self.models if m.series == series and set(parts) <= m.setting
-                  and (m.jobs[0].run.data.source == "text") == text and m.window in (None, model.window)
-                  and m.setting - set(parts) <= model.setting]
+        """The model of the series `other` that belongs beside `model`: of the same data, window and setting where it has
+        those; one of several windows is an error."""
+        series = self.resolve(other)
+        beside = [m for m in self.models if m.series == series and m.jobs[0].run.data == model.jobs[0].run.data
+                  and (None in (m.window, model.window) or m.window == model.window) and m.setting <= model.setting]
         if not beside:
-            raise NotTested(f"profile {self.profile.name} does not train {series} beside {model.name} in {self.notebook}")
-        return max(beside, key=lambda m: len(m.setting))
+            raise NotTested(f"profile {self.profile.name} does not train {series} beside {model.name} in "
+                            f"notebook {self.notebook}")
+        closest = max(len(m.setting) for m in beside)
+        found = [m for m in beside if len(m.setting) == closest]
+        require(len(found) == 1, f"{series} beside {model.name}", [m.name for m in found], "one model; turn the comparison")
+        return found[0]
 
     # Numbers of runs
 

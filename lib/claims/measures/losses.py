@@ -59,7 +59,7 @@ def gain_by_position(evidence: Evidence, *, series: str, other: str, early: int,
     """How much more `series` gains over `other` from position `late` on than before position `early`."""
     found = []
     for model, other_model in pairs(evidence, (series,), (other,)):
-        length = model.jobs[0].run.train.length
+        length = model.length
         if not early <= late < length:
             raise NotTested(f"a training window of {length} tokens has no positions from {late} on")
         seeds = evidence.losses.shared_seeds(model.name, other_model.name)
@@ -76,7 +76,7 @@ def context_gain(evidence: Evidence, *, series: tuple[str, ...], other: str, fac
     context beyond the training length is invisible, so that what the text itself does at those positions cancels."""
     found = []
     for model, control in pairs(evidence, series, (other,)):
-        trained, long = model.jobs[0].run.train.length, length_of(evidence, model, factor)
+        trained, long = model.length, length_of(evidence, model, factor)
         seeds = evidence.losses.shared_seeds(model.name, control.name)
         gains = [minus(*(windows(evidence, m, long, positions=where, seeds=seeds)
                          for where in ((trained, long), (trained // 2, trained)))) for m in (model, control)]
@@ -93,7 +93,7 @@ def largest_window(evidence: Evidence, *, series: str) -> Found:
         raise NotTested(f"profile {evidence.profile.name} trains {series} at one W only")
     first, last = models[0], models[-1]
     seeds = evidence.losses.shared_seeds(first.name, last.name)
-    mine, theirs = (windows(evidence, m, m.jobs[0].run.train.length, seeds=seeds) for m in (last, first))
+    mine, theirs = (windows(evidence, m, m.length, seeds=seeds) for m in (last, first))
     return compared([(versus(last.name, first.name), minus(mine, theirs), (last, first))])
 
 
@@ -105,7 +105,7 @@ def sigma_difference(evidence: Evidence) -> Found:
         for other in evidence.find("Power law"):
             if budget(other) == budget(model) and not in_range(evidence, sigma(other)):
                 seeds = evidence.losses.shared_seeds(model.name, other.name)
-                length = model.jobs[0].run.train.length
+                length = model.length
                 mine, theirs = (windows(evidence, m, length, seeds=seeds) for m in (model, other))
                 found.append((versus(model.name, other.name), minus(mine, theirs), (model, other)))
     if not found:
@@ -121,7 +121,7 @@ def recommended_sigma_against(evidence: Evidence, *, other: str, at_equal_comput
     for model in recommended(evidence):
         control = evidence.partner(model, other)
         seeds = evidence.losses.shared_seeds(model.name, control.name)
-        length = model.jobs[0].run.train.length
+        length = model.length
         mine, theirs = (windows(evidence, m, length, seeds=seeds) for m in (model, control))
         if at_equal_compute:
             theirs = [own + handicap(evidence, model, control, seeds)[:, None] for own in theirs]
@@ -179,16 +179,23 @@ def every(evidence: Evidence, series: str) -> list[Model]:
 
 def pairs(evidence: Evidence, series: Sequence[str], others: Sequence[str], window: int = 0,
           setting: Sequence[str] = ()) -> list[tuple[Model, Model]]:
-    """Each model of `series` beside its partner of each of `others`."""
-    models = [m for name in series for m in evidence.find(name, window=window, setting=setting)]
-    return [(model, evidence.partner(model, other)) for model in models for other in others]
+    """Each model of `series` beside its partner of each of `others`; a model without a window beside all of theirs."""
+    found = []
+    for name in series:
+        models = evidence.find(name, window=window, setting=setting)
+        for other in others:
+            if models[0].window is None:
+                found += [(evidence.partner(their, name), their) for their in evidence.find(other, window=window)]
+            else:
+                found += [(model, evidence.partner(model, other)) for model in models]
+    return found
 
 
 def length_of(evidence: Evidence, model: Model, factor: int) -> int:
     """`factor` times the training length, if the model is evaluated there."""
     if factor > 1 and factor not in getattr(evidence.parameters, "factors", ()):
         raise NotTested(f"profile {evidence.profile.name} does not evaluate at {factor} times the training length")
-    return factor * model.jobs[0].run.train.length
+    return factor * model.length
 
 
 def windows(evidence: Evidence, model: Model, length: int, variant: str = "", positions: tuple[int, int] | None = None,
@@ -201,7 +208,7 @@ def windows(evidence: Evidence, model: Model, length: int, variant: str = "", po
 
 
 def grown(evidence: Evidence, model: Model, factor: int, variant: str = "", seeds: Sequence[int] = ()) -> Windows:
-    long, trained = length_of(evidence, model, factor), model.jobs[0].run.train.length
+    long, trained = length_of(evidence, model, factor), model.length
     windows(evidence, model, long, variant, seeds=seeds)               # is it there?
     return evidence.losses.grown(model.name, trained, long, variant, seeds)
 
@@ -241,7 +248,7 @@ def handicap(evidence: Evidence, model: Model, other: Model, seeds: Sequence[int
 
     From its curve: light held-out evaluations, or the training loss where there are none in between.
     """
-    flops = [training_flops(m.jobs[0].run, pattern_of(m.jobs[0]).pairs(m.jobs[0].run.train.length)) for m in (model, other)]
+    flops = [training_flops(m.jobs[0].run, pattern_of(m.jobs[0]).pairs(m.length)) for m in (model, other)]
     share = flops[0] / flops[1]
     if share > 1:
         raise NotTested(f"{model.name} computes more than {other.name}")
