@@ -90,14 +90,16 @@ def write(profile: str, notebook: str, value: str, seconds: float) -> None:
 
 
 def page_stamp(profile: str, values: Mapping[str, str], corpus_folder: str) -> str:
-    """The stamp of the page when all notebooks are fresh."""
+    """The stamp of the page when all notebooks are fresh; the page shows the verdicts of other profiles too."""
     made = {name: products(profile, name) for name in values}
-    return fingerprint(dict(values), made, page_code(), corpus_folder)
+    ledgers = {path.parent.parent.name: digest(path) for path in paths.outputs().glob("*/report/ledger.json")}
+    ledgers.pop(profile, None)
+    return fingerprint(dict(values), made, page_code(), corpus_folder, dict(sorted(ledgers.items())))
 
 
 def page_is_fresh(profile: str, expected: str) -> bool:
-    page = paths.report(profile) / "index.html"
-    return page.is_file() and read(record(profile, "page")).get("stamp") == expected
+    there = all((paths.report(profile) / name).is_file() for name in ("index.html", "ledger.json"))
+    return there and read(record(profile, "page")).get("stamp") == expected
 
 
 def write_page(profile: str, value: str) -> None:

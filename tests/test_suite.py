@@ -85,7 +85,8 @@ class House:
         self.status = status
         path = paths.report(profile) / "index.html"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(str(status))
+        for file in (path, path.with_name("ledger.json")):
+            file.write_text(str(status))
         return path
 
     def notebook(self, name: str, *jobs: base.Job, code: str = "") -> None:
@@ -162,7 +163,12 @@ def test_when_nothing_changed_then_nothing_is_done_and_otherwise_exactly_what_is
     assert executed_by(lambda: setattr(house.text, "fingerprint", "other text")) == ["01_a", "02_b"]
     assert executed_by(page.unlink) == []                              # the page alone is written again
     assert house.pages[-1] == {"01_a": "fresh", "02_b": "fresh"}
-    assert len(events("trained")) == 2
+    other = paths.report("overnight") / "ledger.json"
+    other.parent.mkdir(parents=True)
+    for change in (page.with_name("ledger.json").unlink, lambda: other.write_text("[]"), lambda: other.write_text("[1]")):
+        pages = len(house.pages)                                       # so it is without the ledger, or with another profile's
+        assert executed_by(change) == [] and len(house.pages) == pages + 1
+    assert executed_by(lambda: None) == [] and len(events("trained")) == 2
 
 
 def test_when_the_library_or_the_report_changes_then_their_stamps_do(tmp_path, monkeypatch):
