@@ -350,3 +350,26 @@ def test_when_a_pattern_has_no_offsets_then_the_stack_is_counted_from_its_edges(
     patterns = {"local": build("local", window=3, layers=2), "power": build("power_law", window=2, budget=6, layers=2)}
     table = window_sweep.stack_table(patterns, 16)
     assert table.loc["local", "stack"] == 4 and table.loc["local", "sums of 2"] == 7 and table.loc["power", "stack"] > 6
+
+
+def test_when_the_documents_draws_are_beside_the_budget_then_pairs_and_the_sign_of_the_difference_are_said():
+    from lib.experiments.power_law_sigma import draws_for
+    for draws, words in ((2.9, "lower loss in 1, a higher in 0"), (3.1, "lower loss in 0, a higher in 1")):
+        _, runs, losses = results("04_power_law_sigma", one("Power law, draws", draws))
+        table = power_law_sigma.modes_table(losses)
+        assert list(table["draws"]) == [draws_for(0.85, 12, 4, 64)] and table["estimate"].iloc[0] == pytest.approx(draws - 3)
+        assert words in power_law_sigma.say_modes(table)
+        curve = power_law_sigma.curve(runs)
+        assert list(curve) == ["Power law, B=12", "Power law, draws, B=12"] and curve.iloc[:, 1].count() == 1
+        assert "lowest loss is at" in power_law_sigma.say_curve(curve, losses)
+    assert "No model" in power_law_sigma.say_modes(table.iloc[:0])
+
+
+def test_when_draws_are_counted_out_for_a_budget_then_the_drawn_graphs_have_its_pairs():
+    from lib.experiments.power_law_sigma import draws_for, expected_pairs
+    for sigma, budget, radius, length in ((0.85, 32, 8, 256), (0.5, 16, 8, 200), (1.2, 20, 4, 128)):
+        m, wanted = draws_for(sigma, budget, radius, length), np.minimum(budget, np.arange(length) + 1).sum()
+        pattern = build("power_law", layers=8, mode="draws", sigma=sigma, draws=m, window=radius)
+        drawn = np.mean([pattern.mask(layer, length).sum() for layer in range(8)])
+        assert drawn == pytest.approx(wanted, rel=0.01) and drawn == pytest.approx(expected_pairs(sigma, m, radius, length), rel=0.01)
+        assert expected_pairs(sigma, m - 1, radius, length) < wanted or expected_pairs(sigma, m + 1, radius, length) > wanted

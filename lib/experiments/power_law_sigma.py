@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
 
 from lib.config import Evaluation, PatternSpec
+from lib.errors import require
 from lib.experiments import base
 from lib.experiments.common import Recipe, dense_jobs, ordered
 
@@ -13,6 +17,7 @@ from lib.experiments.common import Recipe, dense_jobs, ordered
 class Parameters(base.Parameters):
     sigmas: tuple[float, ...] = (0.5, 0.85, 1.2)  # exponents: q(d) ~ d^-(1 + sigma)
     budgets: tuple[int, ...] = (32,)      # neighbours a query, itself included
+    draws_sigmas: tuple[float, ...] = (0.85,)     # exponents trained also with the document's draws, as many as give the budget
     radius: int = 8                       # local window: distances 0 to radius
     controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of each budget
     layers: int = 0                       # depth; 0: the profile's
@@ -35,6 +40,9 @@ class PowerLawSigma(base.Experiment):
                 jobs += [base.Job.of(recipe.run(power_law(sigma, budget, parameters.radius), seed), *measures,
                                      series="Power law", role="model", setting=f"sigma={sigma:g}, B={budget}")
                          for sigma in parameters.sigmas]
+                jobs += [base.Job.of(recipe.run(drawn(sigma, budget, parameters.radius, recipe.length), seed), *measures,
+                                     series="Power law, draws", role="model", setting=f"sigma={sigma:g}, B={budget}")
+                         for sigma in parameters.draws_sigmas]
                 like = power_law(parameters.sigmas[0], budget, parameters.radius)
                 jobs += recipe.controls(parameters.controls, like, seed, measures, setting=f"B={budget}")
         return ordered(jobs)
@@ -43,3 +51,32 @@ class PowerLawSigma(base.Experiment):
 def power_law(sigma: float, budget: int, radius: int) -> PatternSpec:
     """Exactly `budget` neighbours a query, itself and the window included."""
     return PatternSpec.of("power_law", sigma=float(sigma), budget=budget, window=radius)
+
+
+def drawn(sigma: float, budget: int, radius: int, length: int) -> PatternSpec:
+    """The document's own rule, m draws with replacement, with the m that gives the pairs of `power_law` at `length`."""
+    return PatternSpec.of("power_law", mode="draws", sigma=float(sigma), window=radius,
+                          draws=draws_for(float(sigma), budget, radius, length))
+
+
+@lru_cache(maxsize=None)
+def draws_for(sigma: float, budget: int, radius: int, length: int) -> int:
+    """The number of draws whose expected pairs, repeats merged and the window included, are nearest those of the budget."""
+    wanted = float(np.minimum(budget, np.arange(length) + 1).sum())
+    require(budget >= radius + 1, "budgets", budget, f"at least the window's {radius + 1} keys")
+    low, high = 0, 1
+    while expected_pairs(sigma, high, radius, length) < wanted:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if expected_pairs(sigma, middle, radius, length) < wanted else (low, middle)
+    return min((low, high), key=lambda m: abs(expected_pairs(sigma, m, radius, length) - wanted))
+
+
+def expected_pairs(sigma: float, draws: int, radius: int, length: int) -> float:
+    """Pairs of one layer in the mean: query i has its window, and each distance beyond it with probability `1 - (1 - q)^m`,
+    q the law on its predecessors' distances 1 to i."""
+    weight = np.arange(1, length) ** -(1.0 + sigma)
+    near = float(np.minimum(radius + 1, np.arange(length) + 1).sum())
+    return near + sum(float((1 - (1 - weight[radius:i] / weight[:i].sum()) ** draws).sum())
+                      for i in range(radius + 1, length))

@@ -11,7 +11,7 @@ import pandas as pd
 from lib import graph
 from lib.conclusions import compared, correlation, lower, not_higher, verdict
 from lib.config import RunConfig
-from lib.findings.shared import stack_of
+from lib.findings.shared import interval, row, stack_of
 from lib.flops import training_flops
 from lib.losses import Losses
 from lib.patterns import EdgeTable, Pattern, build
@@ -19,6 +19,7 @@ from lib.statistics import Interval
 from lib.tables import by_step, mean_loss, named, select
 
 RECOMMENDED = (0.8, 0.85)       # the document's transition range
+DRAWS = "Power law, draws"      # the document's own rule, beside exact budgets
 
 
 def law(sigma: float, window: int, reach: int) -> np.ndarray:
@@ -77,18 +78,18 @@ def future_share(sigma: float = 0.8, length: int = 1024, draws: int = 48, seed: 
 
 
 def curve(runs: pd.DataFrame) -> pd.DataFrame:
-    """Loss by sigma: rows are sigmas, one column a budget (nats, mean over domains and seeds)."""
+    """Loss by sigma: rows are sigmas, one column a budget and mode (nats, mean over domains and seeds)."""
     loss = mean_loss(runs[runs["family"] == "power-law"])
     parts = [dict(part.split("=") for part in name.split(", ") if "=" in part) for name in loss.index]
-    table = pd.DataFrame({"sigma": [float(p["sigma"]) for p in parts], "budget": [f"Power law, B={p['B']}" for p in parts],
-                          "loss": loss.to_numpy()})
+    columns = [f"{name.partition(', sigma=')[0]}, B={p['B']}" for name, p in zip(loss.index, parts, strict=True)]
+    table = pd.DataFrame({"sigma": [float(p["sigma"]) for p in parts], "budget": columns, "loss": loss.to_numpy()})
     return table.pivot_table(index="sigma", columns="budget", values="loss")
 
 
 def say_curve(table: pd.DataFrame, losses: Losses) -> str:
     """Where the lowest loss is, and whether that is in the document's range."""
     said = []
-    for column in table:
+    for column in [each for each in table if not each.startswith(DRAWS)]:
         best, worst = table[column].idxmin(), table[column].idxmax()
         budget = column.rpartition("=")[2]
         difference = losses.difference(sigma_name(losses, best, budget), sigma_name(losses, worst, budget))
@@ -99,21 +100,48 @@ def say_curve(table: pd.DataFrame, losses: Losses) -> str:
     return " ".join(said)
 
 
+def modes_table(losses: Losses) -> pd.DataFrame:
+    """Loss of the document's draws minus that of the exact budget (nats a token), with intervals: one row a sigma and budget,
+    with the draws that give the budget and the pairs that both realise."""
+    rows = []
+    for name in [each for each in losses.jobs if each.startswith(DRAWS)]:
+        other = name.replace(DRAWS, "Power law")
+        if other in losses.jobs:
+            one, two = (stack_of(losses.jobs[each][0].run) for each in (name, other))
+            T = losses.jobs[name][0].run.train.length
+            rows.append(row(losses.difference(name, other), name=name, draws=one.draws,
+                            **{"pairs, draws": one.pairs(T), "pairs, budget": two.pairs(T)}))
+    columns = ["name", "estimate", "low", "high", "draws", "pairs, draws", "pairs, budget"]
+    return pd.DataFrame(rows, columns=columns).set_index("name")
+
+
+def say_modes(table: pd.DataFrame) -> str:
+    """Whether it matters how the edges are drawn, at equal pairs: draws leave their number to chance, query by query."""
+    if table.empty:
+        return "No model was trained with the document's draws beside its exact budget."
+    off = 100 * (table["pairs, draws"] / table["pairs, budget"] - 1)
+    signs = [interval(own).sign() for _, own in table.iterrows()]
+    widest = table.loc[table["estimate"].abs().idxmax()]
+    return (f"The document's draws need {table['draws'].min():.0f} to {table['draws'].max():.0f} draws a query for the pairs of "
+            f"the exact budget (realised within {off.abs().max():.1f} %). Of {len(table)} comparisons at these pairs the draws "
+            f"have a lower loss in {signs.count('below')}, a higher in {signs.count('above')}, undecided "
+            f"{signs.count('undecided')}; the largest difference is {interval(widest).text()} nats a token ({widest.name}).")
+
+
 def sigma_name(losses: Losses, sigma: float, budget: str) -> str:
-    return next(name for name in losses.jobs if name.startswith("Power law") and f"sigma={sigma:g}," in name
-                and name.endswith(f"B={budget}"))
+    return f"Power law, sigma={sigma:g}, B={budget}"
 
 
 def recommended(losses: Losses, budget: int) -> str:
     """The model at the sigma that is nearest to the middle of the document's range."""
-    names = [name for name in losses.jobs if name.startswith("Power law") and name.endswith(f"B={budget}")]
+    names = [name for name in losses.jobs if name.startswith("Power law, sigma=") and name.endswith(f", B={budget}")]
     middle = sum(RECOMMENDED) / 2
     return min(names, key=lambda name: abs(float(name.partition("sigma=")[2].split(",")[0]) - middle))
 
 
 def control_of(losses: Losses, budget: int) -> str:
     """The local window with the pairs of a budget; dense, where no local window was trained."""
-    return next((name for name in losses.jobs if name.startswith("Local window") and name.endswith(f"B={budget}")), "Dense")
+    return next((name for name in losses.jobs if name.startswith("Local window") and name.endswith(f", B={budget}")), "Dense")
 
 
 def verdict_local(losses: Losses, budget: int) -> str:
