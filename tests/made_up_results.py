@@ -61,6 +61,7 @@ class MadeUpDatabase:
                 rows.append(("attention_memory_ratio", 4.0, ""))
             elif evaluation.name == "gradient_flow":
                 rows += [("far_influence_share", 0.2, ""), ("influence_share", 0.5, "", "", None, 1)]
+                rows += [("gradient_norm", 1.0 / (1 + layer), "", "", None, None, layer) for layer in range(job.run.model.layers)]
         for step in (10, 20):
             rows.append(("train_loss", self.loss(job, job.run.train.length, "") + 1 / step, "", "", None, None, None, step))
         columns = ["measure", "value", "split", "variant", "length", "position", "layer", "step"]

@@ -373,3 +373,28 @@ def test_when_draws_are_counted_out_for_a_budget_then_the_drawn_graphs_have_its_
         drawn = np.mean([pattern.mask(layer, length).sum() for layer in range(8)])
         assert drawn == pytest.approx(wanted, rel=0.01) and drawn == pytest.approx(expected_pairs(sigma, m, radius, length), rel=0.01)
         assert expected_pairs(sigma, m - 1, radius, length) < wanted or expected_pairs(sigma, m + 1, radius, length) > wanted
+
+
+def test_when_a_layer_hardly_learns_then_its_gradient_norm_says_so():
+    _, runs, _ = results("05_christoffel", lambda series, length, variant: 3.0)
+    table = christoffel.gradient_norms(runs)
+    assert list(table.index) == [0, 1, 2, 3, 4] and "Dense" in table and table.iloc[4].eq(0.2).all()
+    dead = table.assign(**{"Christoffel 7/64": [1.0, 0.5, 0.0, 1.0, 1.0]})
+    said = christoffel.say_gradient_norms(dead)
+    assert "from 0.00 (Christoffel 7/64) to 0.20" in said and "Dense has 0.20" in said
+
+
+def test_when_tasks_are_trained_with_and_without_a_window_then_each_is_a_row_of_its_own():
+    profile = profiles.load("smoke")
+    parameters = replace(profile.parameters("05_christoffel"), task_windows=(0, 4), task_masks=("dense", "words", "local"))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="christoffel")
+        jobs = experiment("05_christoffel").plan(parameters, profile)
+        database = MadeUpDatabase(lambda *_: 3.0, accuracy=lambda job: 0.25 + dict(job.labels).get("window", 0) / 10)
+        runs = experiment("05_christoffel").table(jobs, database)
+    table = christoffel.task_table(runs)
+    assert set(table.index) == {"Dense", *(f"{name}, W={window}" for window in (0, 4) for name in
+                                           ("Christoffel 8/64", "Christoffel 7/64", "Local window, equal edges"))}
+    assert table.loc["Christoffel 8/64, W=4", "estimate"] == pytest.approx(0.65) and len(table) == 7
+    of_tasks = {dict(job.labels)["series"]: job.run for job in jobs if job.run.data.source != "text"}
+    assert of_tasks["Christoffel 7/64"].train.length == 64 and len(of_tasks) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import one_of, require
@@ -19,7 +20,8 @@ class Parameters(base.Parameters):
     width: int = 0                        # d_model; 0: the profile's
     length: int = 0                       # tokens of a training window; 0: the profile's
     tasks: tuple[str, ...] = ("copying",) # synthetic tasks trained directly: copying, retrieval; empty: none
-    task_masks: tuple[str, ...] = ("dense", "word", "local", "random_offsets")     # masks of the tasks' models
+    task_masks: tuple[str, ...] = ("dense", "word", "local", "random_offsets")     # dense, word (the last), words, controls
+    task_windows: tuple[int, ...] = (0,)  # distances 0 to W beside the words of the tasks
     task_length: int = 128                # tokens of a task's sequence
     task_steps: int = 400                 # optimiser steps of a task's run
 
@@ -32,7 +34,8 @@ class Christoffel(base.Experiment):
 
     def plan(self, parameters, profile):
         recipe = Recipe(parameters, profile, parameters.layers, parameters.width, parameters.length)
-        measures = (*recipe.perplexity(), Evaluation.of("attention_memory"))
+        measures = (*recipe.perplexity(), Evaluation.of("gradient_flow", far=recipe.length // 4),
+                    Evaluation.of("attention_memory"))
         jobs = dense_jobs(recipe, *measures)
         for seed in parameters.seeds:
             for window in parameters.windows:
@@ -56,15 +59,20 @@ def word_spec(word: str, window: int = 0) -> PatternSpec:
 
 
 def task_jobs(parameters: Parameters) -> list[base.Job]:
-    """Models trained directly on long-range tasks, one a mask; `word` is the last of the words."""
-    window, tiny = parameters.windows[0], TinyModel(parameters.task_length, parameters.task_steps)
-    like, jobs = word_spec(parameters.words[-1], window), []
-    named = {"dense": (DENSE, DENSE_LABELS),
-             "word": (like, {"series": f"Christoffel {parameters.words[-1]}", "role": "model", "window": window})}
-    for task in parameters.tasks:
-        for mask in parameters.task_masks:
-            one_of(mask, {*named, *CONTROLS}, "mask of a task")
-            spec, labels = named[mask] if mask in named else tiny.control(mask, like, window)
-            jobs += [base.Job.of(tiny.run(spec, DataConfig.of(task), seed), Evaluation.of("task", count=256, seed=0),
-                                 **labels | {"setting": task}) for seed in parameters.seeds]
-    return jobs
+    """Models trained directly on long-range tasks, one a mask and window; controls have the pairs of the last word."""
+    return [base.Job.of(tiny.run(spec, DataConfig.of(task), seed), Evaluation.of("task", count=256, seed=0),
+                        **labels | {"setting": task})
+            for tiny in [TinyModel(parameters.task_length, parameters.task_steps)] for task in parameters.tasks
+            for window in parameters.task_windows for mask in parameters.task_masks
+            for spec, labels in masks(parameters, tiny, mask, window) for seed in parameters.seeds]
+
+
+def masks(parameters: Parameters, tiny: TinyModel, mask: str, window: int) -> list[tuple[PatternSpec, dict[str, Any]]]:
+    """What `mask` stands for at a window W, with its labels: `words` are all of them, `word` is the last."""
+    one_of(mask, {"dense", "word", "words", *CONTROLS}, "mask of a task")
+    if mask == "dense":
+        return [(DENSE, DENSE_LABELS)]
+    if mask in CONTROLS:
+        return [tiny.control(mask, word_spec(parameters.words[-1], window), window)]
+    return [(word_spec(word, window), {"series": f"Christoffel {word}", "role": "model", "window": window})
+            for word in (parameters.words if mask == "words" else parameters.words[-1:])]

@@ -159,6 +159,20 @@ def say_reach_and_loss(reached: pd.DataFrame, loss: pd.Series) -> str:
                        "the share of distances that the stack reaches", "The loss")
 
 
+def gradient_norms(runs: pd.DataFrame) -> pd.DataFrame:
+    """Norm of the loss's gradient by layer at the end of training (mean over seeds): rows are layers, columns models."""
+    return select(runs, "gradient_norm").pivot_table(index="layer", columns="name", values="value")
+
+
+def say_gradient_norms(table: pd.DataFrame) -> str:
+    """Whether some layer of a mask hardly learns: its smallest norm over its largest, beside dense attention's."""
+    ratio = (table.min() / table.max()).sort_values()
+    dense = f"; Dense has {ratio['Dense']:.2f}" if "Dense" in ratio else ""
+    sparse = ratio.drop("Dense", errors="ignore")
+    return (f"Smallest over largest gradient norm of a layer: from {sparse.iloc[0]:.2f} ({sparse.index[0]}) to "
+            f"{sparse.iloc[-1]:.2f} ({sparse.index[-1]}){dense}. No gradient vanishes where this is far from 0.")
+
+
 def cost_table(runs: pd.DataFrame) -> pd.DataFrame:
     """Counted score memory, measured training speed and peak memory, by language model."""
     rows = select(runs, "attention_memory_ratio")
@@ -188,10 +202,11 @@ def task_table(runs: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(columns=["group", "estimate", "low", "high", "chance"])
     rows = select(runs, "accuracy")
     rows = rows[rows["split"] == rows["setting"]]
+    rows = rows.assign(model=[name.removesuffix(f", {task}") for name, task in zip(rows["name"], rows["setting"], strict=True)])
     chance = select(runs, "chance").set_index(["run", "split"])["value"]
     count = select(runs, "count").set_index(["run", "split"])["value"]
     found = []
-    for (task, series), own in rows.groupby(["setting", "series"], sort=False):
+    for (task, series), own in rows.groupby(["setting", "model"], sort=False):
         keys = list(zip(own["run"], own["split"], strict=True))
         trials = [int(count[key]) for key in keys]
         right = sum(round(value * n) for value, n in zip(own["value"], trials, strict=True))
