@@ -170,6 +170,12 @@ def test_when_another_profile_was_judged_then_its_verdict_stands_beside_and_unte
     assert said["F2"] == ["✗ contradicted", "overnight: ✗ contradicted"] and said["P1"] == ["– not tested"]
 
 
+def test_when_the_page_is_written_again_then_its_own_ledger_is_no_other_profile(site, monkeypatch):
+    for _ in range(2):
+        shown = built(monkeypatch, [judgement("X1", "fibonacci", "supported")])
+        assert [text(mark) for mark in shown.select("#claim-X1 .verdict")] == ["✓ supported"]
+
+
 @pytest.mark.parametrize(("content", "message"), [
     ("[{", "is not JSON"), ({"F1": "supported"}, "not a list"), (["F1"], "not a list"),
     ([{"identifier": "F1", "verdict": "supported"}], "without identifier, rule or verdict"),
