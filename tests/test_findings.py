@@ -12,12 +12,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from lib import paths as paths_of
 from lib import profiles, tables
 from lib.conclusions import compared, grown, listing, not_higher, ordered, verdict
 from lib.config import RunConfig, TrainConfig
 from lib.errors import SuiteError
 from lib.experiments import experiment
-from lib.findings import capacity_battery, christoffel, extrapolation, learned_alpha, power_law_sigma, shared, window_sweep
+from lib.findings import (capacity_battery, christoffel, extrapolation, learned_alpha, power_law_sigma, published_sweep,
+                          shared, window_sweep)
 from lib.flops import training_flops
 from lib.losses import Losses
 from lib.patterns import build
@@ -164,9 +166,39 @@ def test_when_distances_go_with_loss_then_the_correlation_is_said():
 
 def test_when_ours_is_beside_the_published_then_directions_are_counted():
     def say(ramp):
-        _, runs, _ = results("01_window_sweep", one("Fibonacci, fixed", 3.0 - ramp))
-        return window_sweep.say_published(window_sweep.beside_published(tables.mean_loss(runs), runs, 4))
+        _, runs, losses = results("01_window_sweep", one("Fibonacci, fixed", 3.0 - ramp))
+        table = published_sweep.beside_published(runs, losses, 4)
+        assert table.loc["Fibonacci, linear ramp", "ours, %"] == pytest.approx(100 * math.expm1(ramp))
+        difference = table["ours, %"] - table["published, %"]
+        assert table["ours - published"].dropna().to_numpy() == pytest.approx(difference.dropna().to_numpy())
+        return published_sweep.say_published(table)
     assert "3 have the same direction" in say(-0.1) and " 0 have the same direction" in say(0.1)
+    assert "3 are undecided" in say(0.0)
+
+
+def test_when_curves_are_beside_the_published_then_both_are_against_fixed_rungs_on_tokens():
+    _, runs, losses = results("01_window_sweep", one("Fibonacci, linear ramp", 2.9))
+    by_step = runs[(runs["measure"] == "nll") & (runs["length"] == 64)]
+    steps = pd.concat([runs, *(by_step.assign(step=step, value=by_step["value"] + 1 / step) for step in (10, 20))])
+    paths = published_sweep.curves(steps, 4, 512)
+    theirs, ours = paths.values()
+    assert list(ours.index) == [5120, 10240] and ours["Fibonacci, linear ramp"].to_numpy() == pytest.approx([math.exp(-0.1)] * 2)
+    assert theirs.index[0] == 500 * 32768 and theirs.index[-1] == 13000 * 32768
+    own = pd.read_csv(paths_of.PUBLISHED / "training_curves.csv").query("base == 'fibonacci' and window == 8 and seed == 42 and step == 13000")
+    ends = own.groupby("schedule")["perplexity"].apply(lambda values: float(np.exp(np.log(values).mean())))
+    assert theirs["Fibonacci, linear ramp"].iloc[-1] == pytest.approx(ends["staggered"] / ends["fixed"])
+    said = published_sweep.say_curves(paths, published_sweep.beside_published(runs, losses, 4))
+    assert "of 3 series" in said and "1 that of the last" in said and "2 are undecided" in said
+    assert "no curve" in published_sweep.say_curves(published_sweep.curves(runs, 4, 512), ours)
+
+
+def test_when_seeds_differ_then_the_spread_is_the_samples_in_per_cent():
+    _, runs, _ = results("01_window_sweep", one("Dense", 2.9))
+    assert "one seed" in published_sweep.say_spread(published_sweep.seed_spread(runs))
+    more = pd.concat([runs.assign(seed=seed, value=runs["value"] + 0.01 * seed) for seed in (1, 2, 3)])
+    table = published_sweep.seed_spread(more)
+    assert table.loc["Dense", "ours, %"] == pytest.approx(1.0) and table.loc["Dense", "our seeds"] == 3
+    assert "here 1.00 to 1.00 %" in published_sweep.say_spread(table) and table["published seeds"].max() == 3
 
 
 def test_when_alpha_moves_or_not_then_notebook_2_says_so():

@@ -116,35 +116,6 @@ def published_gain(window: int = 8) -> pd.DataFrame:
     return gain
 
 
-def beside_published(ours: pd.Series, runs: pd.DataFrame, window: int) -> pd.DataFrame:
-    """Perplexity relative to the fixed rungs, per cent: ours (mean over domains) and published (mean over datasets).
-
-    ours: loss by name (nats). The published window is 8, or ours where the paper has it.
-    """
-    at = window if window in (6, 8, 10, 12) else 8
-    table = published.perplexities(at).reset_index("window", drop=True)
-    theirs = np.exp(np.log(table).mean(axis=1))
-    rows = []
-    for series in theirs.index:
-        there = has(runs, series, FIXED)
-        mine = np.exp(ours[find(runs, series, window)] - ours[find(runs, FIXED, window)]) if there else np.nan
-        rows.append({"series": series, "published perplexity": theirs[series],
-                     "published, % against "
-                     "fixed": published.relative_to(theirs, FIXED)[series] if FIXED in theirs else np.nan,
-                     "ours, % against fixed": 100 * (mine - 1)})
-    return pd.DataFrame(rows).set_index("series").sort_values("published perplexity")
-
-
-def say_published(table: pd.DataFrame) -> str:
-    """How many published directions ours share."""
-    both = table.dropna().drop(FIXED, errors="ignore")
-    if both.empty:
-        return "No published model was trained here: nothing to compare."
-    same = [name for name in both.index if (both.loc[name].iloc[1] > 0) == (both.loc[name].iloc[2] > 0)]
-    return (f"Of {len(both)} published differences against fixed rungs, {len(same)} have the same direction here"
-            + (f" ({listing(same)})." if same else "."))
-
-
 def recipe_facts(train: TrainConfig, model: Any) -> pd.DataFrame:
     """Audit rows 13, 14, 15 and 18: where the paper's text and its code differ, and what the suite does; computed."""
     spread = published.spread_over_seeds().query("seeds == 3")
@@ -170,9 +141,6 @@ def seeds_differ(model: Any) -> bool:
         return next(build_model(run).parameters()).detach()
     assert torch.equal(first(42), first(42)), "one seed gave two initialisations"
     return not torch.equal(first(42), first(43))
-
-
-
 
 
 def say_best(table: pd.DataFrame) -> str:
