@@ -87,6 +87,7 @@ class Evidence:
 
     def __init__(self, profile: Profile, notebook: str, finished: Sequence[str], database: Callable[[], Database]) -> None:
         self.profile, self.notebook, self._finished, self._database = profile, notebook, notebook in finished, database
+        self._read: dict[Job, pd.DataFrame] = {}
 
     @cached_property
     def parameters(self) -> Parameters:
@@ -154,8 +155,11 @@ class Evidence:
     # Numbers of runs
 
     def metrics(self, job: Job) -> pd.DataFrame:
+        """The metrics of a run, read once."""
         _ = self.jobs                                           # only of a finished notebook
-        return self.database.metrics(job)
+        if job not in self._read:
+            self._read[job] = self.database.metrics(job)
+        return self._read[job]
 
     def value(self, job: Job, measure: str, **where: Any) -> float:
         """One value of a run at the end of training."""

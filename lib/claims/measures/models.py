@@ -150,12 +150,12 @@ def battery_difference(evidence: Evidence, *, series: str, other: str, tasks: tu
 @measure("in accuracy", every=True)
 def task_difference(evidence: Evidence, *, series: str, others: tuple[str, ...], task: str) -> Found:
     """Accuracy of `series` minus that of each of `others`, all trained on the task itself, on the same sequences."""
-    model = evidence.find(series, text=False, setting=(task,))[0]
     parts, jobs = [], []
-    for name in others:
-        both = list(zip(*paired(model, evidence.partner(model, name)), strict=True))
+    for model, other in pairs(evidence, (series,), others, setting=(task,), text=False):
+        both = list(zip(*paired(model, other), strict=True))
         shares = [np.stack([by_sequence(evidence, job, task) for job in own]) for own in both]
-        parts.append(Part(f"Accuracy at {task} after training for it, {series} minus {name}", accuracy_difference(*shares)))
+        parts.append(Part(f"Accuracy after training for {task}, {model.name} minus {other.name}",
+                          accuracy_difference(*shares)))
         jobs += [job for own in both for job in own]
     return Found(tuple(parts), min(own.value.seeds for own in parts), tuple(dict.fromkeys(jobs)))
 
@@ -167,8 +167,7 @@ def probe_difference(evidence: Evidence, *, series: str, other: str) -> Found:
     for model in probe_models(evidence, series):
         both = list(zip(*paired(model, evidence.partner(model, other)), strict=True))
         shares = [np.stack([by_sequence(evidence, job, "marked_copy") for job in own]) for own in both]
-        depth = model.jobs[0].run.model.layers
-        parts.append(Part(f"Accuracy at the copy probe, depth {depth}, {series} minus {other}", accuracy_difference(*shares)))
+        parts.append(Part(f"Accuracy of {model.name} minus {other}", accuracy_difference(*shares)))
         jobs += [job for own in both for job in own]
     return Found(tuple(parts), min(own.value.seeds for own in parts), tuple(dict.fromkeys(jobs)))
 
@@ -186,14 +185,12 @@ def probe_accuracy(evidence: Evidence, *, series: str) -> Found:
 
 
 def probe_models(evidence: Evidence, series: str) -> list[Model]:
-    """The probe's models of a series at the recipe's own rate of theta, asked for distances between rungs."""
+    """The probe's models of a series that are asked for distances between rungs, at the lowest rate of theta."""
     wanted = tuple(evidence.parameters.probe_distances)
     found = [m for m in evidence.find(series, text=False, setting=("copy probe",))
-             if dict(m.jobs[0].run.data.parameters)["distances"] == wanted
-             and not any(part.startswith("theta rate") for part in m.setting)]
-    if not found:
-        raise NotTested(f"profile {evidence.profile.name} does not train the copy probe of {series} at its own rate")
-    return found
+             if dict(m.jobs[0].run.data.parameters)["distances"] == wanted]
+    lowest = min(m.jobs[0].run.train.theta_lr for m in found)
+    return [m for m in found if m.jobs[0].run.train.theta_lr == lowest]
 
 
 CALLED = {"lambada": "lambada-offline", "blimp": "blimp-offline"}      # what the battery calls them without their folders
