@@ -162,6 +162,15 @@ def test_when_there_is_no_corpus_then_nothing_is_judged_and_the_page_says_so(sit
     assert json.loads(path.with_name("ledger.json").read_text()) == []
 
 
+@pytest.mark.parametrize("numbers", [{"effect": float("nan"), "low": None, "high": None, "p": None}, {"high": float("inf")}])
+def test_when_a_measure_gives_no_number_then_it_is_shown_as_failed_and_the_page_is_written(site, monkeypatch, numbers):
+    shown = built(monkeypatch, [judgement("F1", "fibonacci", "contradicted", **numbers)])
+    said = re.search("nan|inf", text(shown.select_one("#claim-F1 .why")))
+    assert text(shown.select_one("#claim-F1 .verdict")) == "! failed" and said
+    entry, = json.loads((paths.report(PROFILE) / "ledger.json").read_text())
+    assert (entry["verdict"], entry["effect"], entry["interval"]) == ("failed", None, None)
+
+
 # Other profiles
 
 def test_when_another_profile_was_judged_then_its_verdict_stands_beside_and_untested_ones_do_not(page, claims):

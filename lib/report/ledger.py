@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +105,16 @@ def judged(profile: str, folder: str, finished: Sequence[str]) -> list[Judgement
     from lib import claims, profiles
     loaded = profiles.load(profile, folder)
     corpus = existing(loaded.corpus)
-    return list(claims.judge(loaded, corpus, finished)) if corpus is not None else []
+    return [finite(own) for own in claims.judge(loaded, corpus, finished)] if corpus is not None else []
+
+
+def finite(own: Judgement) -> Judgement:
+    """The judgement; one whose numbers are none (nan, infinite) is no verdict, and is shown as failed."""
+    numbers = [value for value in (own.effect, own.low, own.high, own.p) if value is not None]
+    if all(map(math.isfinite, numbers)):
+        return own
+    found = ", ".join(str(value) for value in numbers)
+    return replace(own, verdict="failed", effect=None, low=None, high=None, p=None, sentence=f"The measure gave {found}.")
 
 
 def write(profile: str, judgements: Sequence[Judgement]) -> None:
