@@ -1,0 +1,374 @@
+"""Notebook 9: where long rungs pay against a local window of as many keys: tokens, lengths, text, recurrence, planted copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lib import graph, published
+from lib.conclusions import corrected_signs, listing
+from lib.config import TrainConfig
+from lib.experiments.base import Job
+from lib.findings.shared import interval, row, stack_of
+from lib.losses import Losses
+from lib.patterns import EdgeTable, Pattern
+from lib.plots import short
+from lib.statistics import Interval, accuracy, accuracy_difference, bootstrap_mean, seed_words
+from lib.tables import job_names
+from lib.trend import Trend, linearised
+
+LOCAL = "Local window, equal edges"
+PAPER_TOKENS = TrainConfig().tokens             # of one of the paper's runs: 425,984,000
+Pair = tuple[Job, Job]                          # a family's run and the local window's, alike in all but the pattern
+
+
+def coverage(stacks: Mapping[str, Pattern], length: int) -> pd.DataFrame:
+    """Share of the distances 0 to T - 1 that sums of one distance a layer reach, by number of layers; a column a stack."""
+    found = {name: graph.stack_sums(pattern, length).mean(axis=1) for name, pattern in stacks.items()}
+    return pd.DataFrame(found).rename_axis("layers")
+
+
+def summed(pattern: Pattern, length: int) -> list[set[int]]:
+    """The same distances by adding them up, one set a number of layers: the equation word by word."""
+    reached = [{0}]
+    for layer in range(pattern.layers):
+        steps = pattern.plan(layer, length).distances
+        reached.append({a + d for a in reached[-1] for d in steps if a + d < length})
+    return reached
+
+
+def say_coverage(table: pd.DataFrame, length: int) -> str:
+    """After how many layers each stack bridges every distance of a window."""
+    said = []
+    for name in table:
+        whole = table.index[table[name] == 1.0]
+        said.append(f"{name} {f'all after {whole[0]} layers' if len(whole) else f'{table[name].iloc[-1]:.0%} after all layers'}")
+    return f"Of the distances below {length}, sums of one a layer reach: {'; '.join(said)}."
+
+
+def stacks(jobs: Sequence[Job], length: int) -> dict[str, Pattern]:
+    """Patterns at one training length whose distances are the same for every query, the local window first."""
+    text = [job for job in jobs if job.run.data.source == "text" and job.run.train.length == length]
+    found = {series(job): stack_of(job.run) for job in text if dict(job.labels)["role"] != "baseline"}
+    return {name: found[name] for name in sorted(found, key=lambda name: name != LOCAL)
+            if not isinstance(found[name].plan(0, length), EdgeTable)}
+
+
+def compared(jobs: Sequence[Job], length: int) -> list[str]:
+    """The series that have a local window beside them at a whole run, the first family first, dense last."""
+    names = list(dict.fromkeys(series(job) for job in jobs if _asked(job)))
+    names = [name for name in names if name != LOCAL and pairs(jobs, name, length)]
+    return sorted(names, key=lambda name: name == "Dense")
+
+
+def series(job: Job) -> str:
+    return dict(job.labels)["series"]
+
+
+def pairs(jobs: Sequence[Job], name: str, length: int | None = None) -> list[Pair]:
+    """Each run of a series beside the local window's with the same tokens, length and seed; at one training length or all."""
+    text = [job for job in jobs if job.run.data.source == "text" and length in (None, job.run.train.length)]
+    local = {job.run.train: job for job in text if series(job) == LOCAL}
+    return [(job, local[job.run.train]) for job in text if series(job) == name and job.run.train in local]
+
+
+def whole(found: Sequence[Pair]) -> list[Pair]:
+    """Those of the most tokens."""
+    most = max(own.run.train.tokens for own, _ in found)
+    return [pair for pair in found if pair[0].run.train.tokens == most]
+
+
+def differences(pair: Pair, database: Any) -> list[np.ndarray]:
+    """Loss of the family minus that of the local window in each held-out window, an array `[N]` a domain (nats a token)."""
+    losses, names = Losses(pair, database), job_names(pair)
+    own, local = (losses.windows(name) for name in names)
+    return [(a - b)[0] for a, b in zip(own, local, strict=True)]
+
+
+def over_seeds(found: Sequence[Pair], database: Any) -> list[np.ndarray]:
+    """`differences` of pairs that differ in their seed only, `[S, N]` a domain."""
+    return [np.stack(domain) for domain in zip(*(differences(pair, database) for pair in found), strict=True)]
+
+
+@dataclass(frozen=True)
+class Points:
+    """Pairs of runs by training tokens: a table (`tokens`, `seed`, the difference with its interval), and its windows."""
+    table: pd.DataFrame
+    windows: list[list[np.ndarray]]
+
+
+def points(jobs: Sequence[Job], database: Any, name: str, length: int) -> Points:
+    found = sorted(pairs(jobs, name, length), key=lambda pair: (pair[0].run.train.tokens, pair[0].run.train.seed))
+    windows = [differences(pair, database) for pair in found]
+    rows = [row(bootstrap_mean(own), tokens=job.run.train.tokens, seed=job.run.train.seed)
+            for (job, _), own in zip(found, windows, strict=True)]
+    return Points(pd.DataFrame(rows), windows)
+
+
+def by_tokens(jobs: Sequence[Job], database: Any, name: str, length: int) -> dict[int, Interval]:
+    """The difference at each number of tokens, over its seeds."""
+    found = pairs(jobs, name, length)
+    amounts = sorted({own.run.train.tokens for own, _ in found})
+    return {amount: bootstrap_mean(over_seeds([p for p in found if p[0].run.train.tokens == amount], database))
+            for amount in amounts}
+
+
+def logged(runs: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The difference in the held-out losses that whole runs log on their way: index tokens, a column a seed.
+
+    Of a few windows and in the middle of a run's own schedule, so that they say less than runs that end there.
+    """
+    most = runs.loc[runs["series"] == name, "train_tokens"].max()
+    length = runs.loc[(runs["series"] == name) & (runs["train_tokens"] == most), "train_length"].min()
+    rows = runs[(runs["measure"] == "nll") & runs["step"].notna() & (runs["train_tokens"] == most)
+                & (runs["train_length"] == length) & runs["series"].isin([name, LOCAL])]
+    if rows.empty:
+        return pd.DataFrame()
+    table = rows.pivot_table(index="step", columns=["series", "seed"], values="value", aggfunc="mean")
+    found = (table[name] - table[LOCAL]).dropna(axis=1, how="all")
+    found.index = (found.index.astype(float) * (most / float(rows["step"].max()))).astype(int)
+    return found.rename(columns=lambda seed: f"seed {seed:g}")
+
+
+def say_tokens(found: Mapping[int, Interval], name: str, trend: Trend | None) -> str:
+    """The difference at each number of tokens, and whether it grows or shrinks."""
+    listed = "; ".join(f"{short(tokens)}: {own.text()}{_seeds(own)}" for tokens, own in found.items())
+    text = f"{name} minus local window, nats a token, by training tokens — {listed}."
+    if trend is None:
+        return f"{text} Too few whole runs for a trend."
+    way = {"above": "moves in favour of the local window", "below": "moves in favour of the rungs",
+           "undecided": "shows no trend that can be told from none"}[trend.slope.sign()]
+    return f"{text} With each doubling of the tokens it {way}: {trend.slope.text(4)} nats."
+
+
+def _seeds(own: Interval) -> str:
+    return f", {seed_words(own.seeds)}" if seed_words(own.seeds) else ""
+
+
+def say_extrapolation(trend: Trend | None, found: Points, name: str, tokens: int = PAPER_TOKENS) -> str:
+    """What the line says at the paper's tokens, how far from the data that is, and where it crosses zero."""
+    if trend is None:
+        return "No line is fitted, so nothing is said of the paper's budget."
+    if tokens <= trend.longest:
+        return f"The paper's {tokens:,} tokens lie inside what was trained: no extrapolation is needed."
+    there = trend.extrapolated(tokens, found.windows)
+    word = {"above": f"the local window would still be better than {name}", "below": f"{name} would be better",
+            "undecided": "either might be better"}[there.sign()]
+    crossing = trend.crossing()
+    if crossing is None:
+        zero = "no crossing can be named, as the slope is not told from zero or leads away from it"
+    else:
+        side = "inside the tokens trained" if crossing <= trend.longest else f"{times(crossing / trend.longest)} the longest run"
+        zero = f"the line crosses zero at {short(crossing)} tokens, {side}"
+    return (f"Extrapolated to the paper's {tokens:,} tokens, {times(tokens / trend.longest)} the longest run here, a line in "
+            f"log tokens gives {there.text()} nats a token: {word}; {zero}. This is no verdict: {len(trend.values)} pairs of "
+            f"runs over {np.log2(trend.longest / trend.tokens.min()):.1f} doublings are asked about "
+            f"{np.log2(tokens / trend.longest):.1f} doublings more, at another size of model.")
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:,.0f} times" if ratio >= 10 else f"{ratio:.1f} times"
+
+
+def line(trend: Trend | None, found: Points, until: int = PAPER_TOKENS) -> pd.DataFrame:
+    """The fitted line with its prediction band from the fewest tokens to `until`, for the figure."""
+    if trend is None:
+        return pd.DataFrame()
+    at = np.geomspace(trend.tokens.min(), max(until, trend.longest), 40)
+    return pd.DataFrame([row(trend.extrapolated(tokens, found.windows), tokens=tokens) for tokens in at]).set_index("tokens")
+
+
+def by_length(jobs: Sequence[Job], database: Any, name: str, share: float) -> dict[int, Interval]:
+    """The difference at each training length, all at the same share of a whole run's tokens."""
+    most = max(own.run.train.tokens for own, _ in pairs(jobs, name))
+    chosen = [pair for pair in pairs(jobs, name) if abs(pair[0].run.train.tokens - share * most) <= 0.02 * share * most]
+    lengths = sorted({own.run.train.length for own, _ in chosen})
+    return {length: bootstrap_mean(over_seeds([p for p in chosen if p[0].run.train.length == length], database))
+            for length in lengths}
+
+
+def say_lengths(found: Mapping[int, Interval], name: str) -> str:
+    """The difference by training length, and whether the longest differs from the shortest."""
+    listed = "; ".join(f"T = {length}: {own.text()}{_seeds(own)}" for length, own in found.items())
+    text = f"{name} minus local window, nats a token, by training length — {listed}."
+    if len(found) < 2:
+        return f"{text} One length was trained."
+    (short_one, first), (long_one, last) = list(found.items())[0], list(found.items())[-1]
+    change = last.estimate - first.estimate
+    apart = abs(change) > np.hypot(first.high - first.estimate, last.high - last.estimate)
+    way = ("helps the rungs" if change < 0 else "helps the local window") if apart else "does not measurably change it"
+    return f"{text} Training on {long_one} instead of {short_one} tokens of context {way} ({change:+.3f} nats)."
+
+
+def by_domain(jobs: Sequence[Job], database: Any, names: Sequence[str], length: int) -> pd.DataFrame:
+    """The difference of whole runs by held-out domain; rows are families, `group` the domain."""
+    rows = []
+    for name in names:
+        stacked = over_seeds(whole(pairs(jobs, name, length)), database)
+        rows += [row(bootstrap_mean([own]), name=name, group=domain)
+                 for domain, own in zip(database.corpus.domains, stacked, strict=True)]
+    table = pd.DataFrame(rows).set_index("name")
+    order = {domain: at for at, domain in enumerate(database.corpus.domains)}
+    return table.sort_values("group", key=lambda group: group.map(order), kind="stable")
+
+
+def say_domains(table: pd.DataFrame) -> str:
+    """On which text which family is better or worse than the local window, corrected over all of them."""
+    signs = corrected_signs([interval(r) for _, r in table.iterrows()])
+    said = []
+    for sign, words in (("below", "lower loss than the local window"), ("above", "higher loss")):
+        cells = [f"{name} on {r['group']} ({r['estimate']:+.3f})"
+                 for (name, r), own in zip(table.iterrows(), signs, strict=True) if own == sign]
+        said.append(f"{words}: {listing(cells)}")
+    return f"By text, Holm-corrected over {len(table)} comparisons — {'; '.join(said)}; the others are not told apart."
+
+
+def bins_of(jobs: Sequence[Job], length: int) -> list[str]:
+    """What the bins of recurrence distance are called."""
+    edges = _recurrence(next(job for job in jobs if _asked(job)))[1]
+    ends = [*(edge - 1 for edge in edges[1:]), length - 1]
+    return [f"{first}-{last}" for first, last in zip(edges, ends, strict=True)] + ["first time"]
+
+
+def _asked(job: Job) -> bool:
+    return any(evaluation.name == "recurrence" for evaluation in job.evaluations)
+
+
+def _recurrence(job: Job) -> tuple[Any, tuple[int, ...]]:
+    evaluation = next(e for e in job.evaluations if e.name == "recurrence")
+    return evaluation, dict(evaluation.parameters)["edges"]
+
+
+def by_recurrence(jobs: Sequence[Job], database: Any, name: str, length: int, kind: str = "recurrence") -> pd.DataFrame:
+    """The difference in each bin of recurrence distance, all text together; `share`: of the tokens. kind: recurrence | copy."""
+    found = [pair for pair in whole(pairs(jobs, name, length)) if _asked(pair[0])]
+    evaluation, domains = _recurrence(found[0][0])[0], database.corpus.domains
+
+    def all_text(job: Job, what: str) -> np.ndarray:
+        return np.concatenate([database.array(job, evaluation, f"{what}.{domain}") for domain in domains])
+    sums = np.stack([all_text(own, kind) - all_text(local, kind) for own, local in found])            # (S, N, bins + 1)
+    counts = all_text(found[0][0], f"{kind}_count")                                                   # (N, bins + 1)
+    rows = [row(bootstrap_mean([linearised(sums[:, :, at], counts[:, at])]), bin=words, share=counts[:, at].sum() / counts.sum())
+            for at, words in enumerate(bins_of(jobs, length)) if (counts[:, at] > 0).any()]
+    return pd.DataFrame(rows).set_index("bin")
+
+
+def reach_marks(jobs: Sequence[Job], length: int) -> dict[str, float]:
+    """Where in the figure of bins the reach of one layer of the local window ends, and where that of its stack does."""
+    job = next(job for job in jobs if _asked(job) and series(job) == LOCAL)
+    widths, (_, edges) = stack_of(job.run).widths, _recurrence(job)
+    ends, found = [*edges[1:], length], {}
+    for words, far in (("one window", max(map(max, widths))), ("the stack", sum(max(row) for row in widths))):
+        if far < length - 1:
+            at = max(k for k, edge in enumerate(edges) if edge <= far)
+            found[words] = at - 0.5 + (far + 1 - edges[at]) / (ends[at] - edges[at])
+    return found
+
+
+def recurrence_table(panels: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
+    """All differences by bin, with the share of tokens in each: a row a bin, columns by panel."""
+    parts = {}
+    for title, found in panels.items():
+        parts[title, "share of tokens"] = next(iter(found.values()))["share"]
+        parts |= {(title, name): table["estimate"] for name, table in found.items()}
+    return pd.DataFrame(parts)
+
+
+def cells(table: pd.DataFrame) -> dict[Any, Interval]:
+    """The intervals of a table by its index."""
+    return {label: interval(own) for label, own in table.iterrows()}
+
+
+def as_ranges(found: Mapping[Any, Interval], words: str) -> pd.DataFrame:
+    """Intervals by number as rows for `plots.ranges`."""
+    return pd.DataFrame([row(own, name=words.format(label)) for label, own in found.items()]).set_index("name")
+
+
+def say_recurrence(table: pd.DataFrame, name: str, kind: str) -> str:
+    """At which recurrence distances the family is better or worse; corrected over the bins."""
+    signs = corrected_signs([interval(r) for _, r in table.iterrows()])
+    groups = {words: [f"{bin_} ({r['estimate']:+.3f})" for (bin_, r), own in zip(table.iterrows(), signs, strict=True)
+                      if own == sign] for sign, words in (("below", "lower loss"), ("above", "higher loss"))}
+    what = "Tokens whose context stood before" if kind == "recurrence" else "Those that copying from there gets right"
+    told = "; ".join(f"{words} at distances {listing(cells)}" for words, cells in groups.items() if cells)
+    return f"{what}: against the local window {name} has {told or 'no measurable difference at any distance'}."
+
+
+def copies(jobs: Sequence[Job], database: Any) -> dict[str, pd.DataFrame]:
+    """Accuracy of planted copies with intervals: a table a mask, index the distance; sequences are the items."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for (name, distance), right in copied(jobs, database).items():
+        found.setdefault(name, []).append(row(accuracy(right), distance=distance))
+    return {name: pd.DataFrame(rows).set_index("distance").sort_index() for name, rows in found.items()}
+
+
+def copied(jobs: Sequence[Job], database: Any) -> dict[tuple[str, int], np.ndarray]:
+    """Share of right answers of each sequence, `[S, N]`, by series and distance."""
+    found: dict[tuple[str, int], list[np.ndarray]] = {}
+    for job in jobs:
+        if job.run.data.source != "text":
+            length, evaluation = job.run.train.length, job.evaluations[0]
+            right, count = (database.array(job, evaluation, f"{kind}.copying.{length}") for kind in ("correct", "count"))
+            distance = int(dict(job.labels)["setting"].rpartition(" ")[2])
+            found.setdefault((series(job), distance), []).append(right / count)
+    return {key: np.stack(rows) for key, rows in found.items()}
+
+
+def copy_differences(jobs: Sequence[Job], database: Any, name: str) -> dict[int, Interval]:
+    """Accuracy of the local window minus that of the family by distance: below zero the family is better, as with losses."""
+    found = copied(jobs, database)
+    return {distance: accuracy_difference(found[LOCAL, distance], right) for (own, distance), right in found.items()
+            if own == name and (LOCAL, distance) in found}
+
+
+def copy_chance(runs: pd.DataFrame) -> float:
+    """What a guess at a symbol is worth."""
+    return float(runs.loc[runs["measure"] == "chance", "value"].iloc[0])
+
+
+def say_copies(tables: Mapping[str, pd.DataFrame]) -> str:
+    """Which masks copy at which distance: the interval of their accuracy lies above a half."""
+    if not tables:
+        return "No planted copy was trained (`copy_distances` is empty)."
+    distances = sorted({distance for table in tables.values() for distance in table.index})
+    said = [f"{distance}: {listing([name for name, table in tables.items() if distance in table.index and table.loc[distance, 'low'] > 0.5])}"
+            for distance in distances]
+    return f"Masks that get more than half of a planted copy right, by its distance in tokens — {'; '.join(said)}."
+
+
+def published_gain() -> pd.DataFrame:
+    """Published: fixed rungs minus the ramp at W = 8 along the training, nats a token; index tokens, a column a dataset."""
+    table = published.read("training_curves").query("window == 8 and seed == 42 and base == 'fibonacci'")
+    loss = table.assign(loss=np.log(table["perplexity"])).pivot_table(index="step", columns=["dataset", "schedule"], values="loss")
+    gain = pd.DataFrame({name: loss[name, "fixed"] - loss[name, "linear"] for name in loss.columns.levels[0]})
+    gain.index = gain.index * (PAPER_TOKENS // TrainConfig().steps)
+    return gain
+
+
+def say_published(gain: pd.DataFrame) -> str:
+    """The published gain of the ramp over fixed rungs at a quarter, at half and at the end of the training."""
+    mean = gain.mean(axis=1).rolling(4).mean()                       # of four evaluations: single ones are noisy
+    at = [float(mean[mean.index <= share * PAPER_TOKENS].iloc[-1]) for share in (0.25, 0.5, 1.0)]
+    way = "still grows in the second half" if at[2] > 1.1 * at[1] else "no longer grows in the second half"
+    return (f"Published, the ramp's gain over fixed rungs is {at[0]:.3f} nats a token after a quarter of the training, {at[1]:.3f} "
+            f"after half and {at[2]:.3f} at the end (mean of {gain.shape[1]} sets, one seed): it {way}. No local window of as "
+            f"many keys was published.")
+
+
+def say_answer(cells: Mapping[str, Mapping[Any, Interval]], name: str) -> str:
+    """The answer to the title: on each axis where the family is better than the local window, corrected over everything."""
+    flat = [(axis, label, own) for axis, found in cells.items() for label, own in found.items()]
+    signs = corrected_signs([own for *_, own in flat])
+    said = []
+    for axis, found in cells.items():
+        here = [(label, sign) for (own, label, _), sign in zip(flat, signs, strict=True) if own == axis]
+        better = [str(label) for label, sign in here if sign == "below"]
+        worse = sum(sign == "above" for _, sign in here)
+        said.append(f"{axis}: {f'at {listing(better)}' if better else 'nowhere'} (of {len(found)} tried; worse at {worse})")
+    seeds = seed_words(min((own.seeds for *_, own in flat if own.seeds), default=0))
+    note = f"Holm-corrected over all {len(flat)} comparisons{f'; where fewest, {seeds}' if seeds else ''}"
+    return f"**Where do the long rungs of {name} pay against a local window of as many keys?** {'; '.join(said)}. {note}."

@@ -1,0 +1,198 @@
+"""Notebook 8: every pattern at the ramp's pairs, runs shared with the window sweep, and sentences that turn with the numbers."""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib import paths, patterns, profiles
+from lib.errors import SuiteError
+from lib.experiments import experiment
+from lib.experiments.all_patterns import LITERATURE, Parameters, at_equal_edges, bigbird_shares, left_out
+from lib.experiments.common import Recipe
+from lib.findings import all_patterns as found
+from lib.findings import shared
+from lib.losses import Losses
+from lib.patterns import build
+from made_up_results import DOMAINS, MadeUpDatabase
+
+NAME = "08_all_patterns"
+
+
+@pytest.fixture(autouse=True)
+def no_warnings():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="christoffel")
+        yield
+
+
+@lru_cache
+def planned(profile: str):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="christoffel")
+        loaded = profiles.load(profile)
+        return experiment(NAME).plan(loaded.parameters(NAME), loaded)
+
+
+def results(loss):
+    """Jobs, table and losses of `small` whose models have the loss `loss(series, length)`."""
+    jobs = planned("small")
+    database = MadeUpDatabase(lambda job, length, variant: loss(dict(job.labels)["series"], length))
+    return jobs, experiment(NAME).table(jobs, database), Losses(jobs, database)
+
+
+def stack(job):
+    run = job.run
+    return build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
+
+
+# The plan
+
+def test_when_patterns_are_listed_then_none_of_the_literature_is_forgotten():
+    literature = {name for name in patterns.names() if patterns.pattern_class(name).family == "literature"}
+    assert literature == set(LITERATURE) <= set(Parameters().patterns)
+    assert {"local", "strided", "random_offsets", "random_keys", "power_law", "christoffel"} <= set(Parameters().patterns)
+
+
+def test_when_small_is_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_its_mask():
+    jobs = planned("small")
+    ramp = next(job for job in jobs if dict(job.labels)["series"] == "Fibonacci, linear ramp")
+    T, goal = ramp.run.train.length, sum(stack(ramp).mask(layer, 256).sum() / 4 for layer in range(8))
+    assert T == 256 and len(jobs) == len(Parameters().patterns) + 1
+    for job in jobs:
+        pattern = stack(job)
+        pairs = sum(pattern.mask(layer, T).sum() / pattern.heads for layer in range(pattern.layers))
+        if dict(job.labels)["role"] == "baseline":
+            assert pairs == 8 * T * (T + 1) / 2
+        else:
+            assert pairs == pytest.approx(goal, rel=0.01), job.labels
+
+
+def test_when_the_window_sweep_has_a_model_then_its_run_is_the_same():
+    loaded = profiles.load("small")
+    sweep = {job.run for job in experiment("01_window_sweep").plan(loaded.parameters("01_window_sweep"), loaded)}
+    shared_series = {dict(job.labels)["series"] for job in planned("small") if job.run in sweep}
+    assert shared_series >= {"Dense", "Local window, equal edges", "Random offsets, equal edges", "Fibonacci, linear ramp",
+                             "Fibonacci, coprime ramp"}
+
+
+def test_when_series_are_named_then_each_is_one_and_roles_are_those_of_the_figures():
+    jobs = planned("small")
+    assert len({dict(job.labels)["series"] for job in jobs}) == len(jobs)
+    roles = {dict(job.labels)["series"]: dict(job.labels)["role"] for job in jobs}
+    assert roles["BigBird, equal edges"] == "neighbour" and roles["Christoffel 11/256"] == "model"
+    assert roles["Power law"] == "model" and roles["Random keys, equal edges"] == "control" and roles["Dense"] == "baseline"
+
+
+def test_when_a_pattern_cannot_attend_so_few_pairs_then_it_is_left_out_with_the_reason():
+    paper = profiles.load("paper")
+    missing = left_out(paper.parameters(NAME), paper)
+    assert list(missing) == ["sparse_strided"] and "the nearest is" in missing["sparse_strided"]
+    assert not left_out(profiles.load("small").parameters(NAME), profiles.load("small"))
+
+
+def test_when_a_pattern_is_misspelt_then_the_nearest_is_named():
+    loaded = profiles.load("smoke")
+    for name, words in (("bigbrd", "'bigbird'"), ("fibonacci/liner", "'linear'")):
+        with pytest.raises(SuiteError, match=words):
+            experiment(NAME).plan(Parameters(profile="smoke", window=4, patterns=(name,)), loaded)
+
+
+def test_when_a_schedule_has_the_ramps_pairs_then_it_stays_as_it_is_and_else_its_windows_move():
+    recipe = Recipe(Parameters(), profiles.load("small"))
+    coprime, labels = at_equal_edges("fibonacci/coprime", recipe, 6, 0.85)
+    assert dict(coprime.parameters)["window"] == 6 and labels["series"] == "Fibonacci, coprime ramp"
+    fixed, labels = at_equal_edges("fibonacci/fixed", recipe, 6, 0.85)
+    assert set(dict(fixed.parameters)["window"]) == {5, 6} and labels["series"] == "Fibonacci, fixed, equal edges"
+
+
+def test_when_bigbird_is_matched_then_window_and_global_keys_are_three_to_two():
+    assert bigbird_shares(16) == {"window": 5, "global_tokens": 4}                 # 6 keys of the window, the query among them
+
+
+# Properties
+
+@pytest.mark.parametrize("name, own", [
+    ("local", {"window": (3, 7)}), ("bigbird", {"window": 2}), ("streaming_sinks", {"window": 2, "sinks": 3}),
+    ("dilate_former", {"window": 3}), ("longnet", {"segment": 5}), ("scaled_base", {"window": 2, "schedule": "linear"})])
+def test_when_distances_are_counted_then_they_are_those_of_the_masks(name, own):
+    pattern, T = build(name, layers=2, heads=2, **own), 37
+    expected = np.zeros(T)
+    for layer in range(2):
+        for mask in pattern.mask(layer, T):
+            for i, j in zip(*mask.nonzero(), strict=True):
+                expected[i - j] += 0.5
+    assert found.distance_counts(pattern, T) == pytest.approx(expected)
+
+
+def test_when_a_window_is_measured_then_its_properties_are_those_by_hand():
+    table = found.properties({"a": build("local", layers=3, heads=2, window=4)}, 33, 2)
+    row = table.iloc[0]
+    counts = np.array([33 - d for d in range(5)])
+    assert row["mean distance, tokens"] == pytest.approx((counts * np.arange(5)).sum() / counts.sum())
+    assert row["share of keys at distances up to 2"] == pytest.approx(counts[:3].sum() / counts.sum())
+    assert row["distinct distances of the stack"] == 5 and row["diameter of a layer, mean"] == 8
+    assert row["share of pairs that the stack connects"] == pytest.approx(sum(33 - d for d in range(13)) / (33 * 34 / 2))
+
+
+@pytest.mark.parametrize("sign, word", [(1, "higher"), (-1, "lower")])
+def test_when_a_property_orders_the_losses_then_the_sentence_says_which_way(sign, word):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"mean distance": np.arange(20.0), "noise": rng.random(20)}, index=[f"m{n}" for n in range(20)])
+    loss = pd.Series(3 + sign * 0.01 * np.arange(20.0), index=table.index)
+    said = found.say_predictors(found.predictors(table, loss), 20, 256)
+    assert f"mean distance ({word} loss with more of it, Spearman {sign:+d}.00)" in said and "noise" not in said
+    shuffled = pd.Series(rng.permutation(loss.to_numpy()), index=table.index)
+    assert "no property predicts" in found.say_predictors(found.predictors(table, shuffled), 20, 256)
+
+
+# Sentences
+
+def test_when_bigbird_is_better_than_the_window_then_the_answer_names_it_and_else_it_does_not():
+    def answer(loss):
+        jobs, runs, losses = results(lambda series, length: loss if series.startswith("BigBird") else 3.0)
+        table = found.overview(runs, jobs, (256, 1024))
+        local = shared.reference(runs, 6)
+        tables = {length: shared.against(losses, local, length=length) for length in (256, 1024)}
+        return found.say_answer(tables, table["role"].to_dict(), local), found.say_ranks(table, (256, 1024), local,
+                                                                                       "Fibonacci, linear ramp")
+    better, ranks = answer(2.9)
+    assert "At 256 tokens 1 of 21 patterns have a lower loss than Local window (BigBird), 0 of them a document's" in better
+    assert "and 0 a higher one" in better and "one seed" in better and "has BigBird, equal edges" in ranks
+    worse, ranks = answer(3.1)
+    assert "0 of 21 patterns have a lower loss than Local window, and 1 a higher one" in worse
+    assert "has BigBird" not in ranks
+
+
+def test_when_only_code_gains_then_only_code_is_named():
+    jobs = planned("small")
+
+    class OnCode(MadeUpDatabase):
+        def windows(self, job, length, variant, domain):
+            gain = 0.2 * (domain == "code") * (dict(job.labels)["series"] == "Power law")
+            return super().windows(job, length, variant, domain) - gain
+    losses = Losses(jobs, OnCode(lambda job, length, variant: 3.0))
+    table = found.by_domain(losses, "Local window, equal edges", ["Power law, sigma=0.85", "Dense"], DOMAINS, 256)
+    assert "docs: no pattern; code: Power law, sigma=0.85." in found.say_domains(table, "Local window, equal edges")
+    cells = found.domain_cells(table)
+    assert cells.loc["Power law, sigma=0.85", "code"] == (pytest.approx(-0.2), True) and not cells.loc["Dense", "docs"][1]
+    assert cells.index[0] == "Power law, sigma=0.85"
+
+
+def test_when_cost_is_counted_then_equal_pairs_are_equal_operations_and_dense_has_its_own():
+    jobs, runs, _ = results(lambda series, length: 3.0)
+    table = found.overview(runs, jobs, (256,))
+    column = table["attention, Mflop a token"]
+    sparse = column[table["role"] != "baseline"]
+    assert sparse.max() / sparse.min() < 1.02
+    assert column["Dense"] == pytest.approx(3 * 4 * 4 * 32 * 8 * 257 / 2 / 1e6)
+    assert "times their attention operations" in found.say_cost(table)
+
+
+def test_when_the_notebook_is_read_then_it_is_where_the_profiles_expect_it():
+    assert (paths.NOTEBOOKS / f"{NAME}.ipynb").exists()
+    assert all(NAME in profiles.load(name).notebooks for name in profiles.names())
