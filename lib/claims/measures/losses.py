@@ -37,7 +37,8 @@ def loss_growth(evidence: Evidence, *, series: tuple[str, ...], factor: int, var
     found = []
     for model in [m for name in series for m in every(evidence, name)]:
         growth = grown(evidence, model, factor, variant)
-        what = f"Loss of {model.name}{f', {variant},' if variant else ''} at {factor} times the training length minus at it"
+        named = f"{model.name}, {variant}," if variant else model.name
+        what = f"Loss of {named} at {factor} times the training length minus at that length"
         found.append((what, growth, (model,)))
     return compared(found)
 

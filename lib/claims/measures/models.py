@@ -172,7 +172,7 @@ def probe_difference(evidence: Evidence, *, series: str, other: str) -> Found:
     return Found(tuple(parts), min(own.value.seeds for own in parts), tuple(dict.fromkeys(jobs)))
 
 
-@measure("accuracy", every=True)
+@measure("of the answers", every=True)
 def probe_accuracy(evidence: Evidence, *, series: str) -> Found:
     """Accuracy of every cell of the copy probe between rungs: each depth and distance."""
     parts, jobs = [], []

@@ -78,7 +78,7 @@ def depths_without_coprime(evidence: Evidence | None) -> Found:
     return Found.fact("Depths without a coprime stride", sum(not there(layers) for layers in range(2, 17)))
 
 
-@measure("as alpha", exact=True)
+@measure("", exact=True)
 def alpha_within_reach(evidence: Evidence | None) -> Found:
     """The largest alpha that the paper's learning rates can move to from 1: a step of Adam is at most about the rate, whose
     mean is half the peak in the warm-up and halfway between peak and end in the cosine."""
@@ -111,6 +111,14 @@ def new_neighbours(evidence: Evidence | None, *, sigma: float, draws: int, radiu
     """New neighbours a query that the document's draws with replacement give beyond the window, T = 1024."""
     table = power_law_sigma.realised((sigma,), PAPER_LENGTH, radius, draws)
     return Found.fact(f"New neighbours from {draws} draws at sigma = {sigma:g}, r = {radius}", table["new neighbours"].iloc[0])
+
+
+@measure("times", exact=True)
+def new_neighbours_ratio(evidence: Evidence | None, *, sigma: float, other: float, draws: int, radius: int) -> Found:
+    """New neighbours at one sigma over those at another, from as many draws."""
+    new = power_law_sigma.realised((sigma, other), PAPER_LENGTH, radius, draws)["new neighbours"]
+    return Found.fact(f"New neighbours from {draws} draws at sigma = {sigma:g} over those at {other:g}",
+                      new[sigma] / new[other])
 
 
 @measure("of the edges", exact=True)
@@ -193,13 +201,13 @@ def density_error(evidence: Evidence, *, also: tuple[str, ...]) -> Found:
 @measure("different gaps", exact=True, every=True)
 def gaps(evidence: Evidence | None, *, words: tuple[str, ...]) -> Found:
     """Different gaps between neighbouring offsets; 1: a fixed stride."""
-    return Found(tuple(Part(f"Different gaps of {word}", float(len(set(np.diff(ones(word)))))) for word in words))
+    return Found(tuple(Part(f"Neighbouring offsets of {word} have", float(len(set(np.diff(ones(word)))))) for word in words))
 
 
 @measure("residue classes of 8", exact=True, every=True)
 def residue_classes(evidence: Evidence | None, *, words: tuple[str, ...]) -> Found:
     """Residue classes modulo 8 that a word's offsets fall into."""
-    return Found(tuple(Part(f"Residue classes of {word}", float(len(set(ones(word) % 8)))) for word in words))
+    return Found(tuple(Part(f"Offsets of {word} lie in", float(len(set(ones(word) % 8)))) for word in words))
 
 
 @measure("keys", exact=True, every=True)

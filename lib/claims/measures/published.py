@@ -158,7 +158,7 @@ def published_seed_spread(evidence: Evidence | None, *, depth: int) -> Found:
     return Found.fact(f"Difference between two published seeds at depth {depth}", spread.max())
 
 
-@measure("accuracy", exact=True)
+@measure("of the answers", exact=True)
 def published_probe_best(evidence: Evidence | None) -> Found:
     """The best cell of the marked probe from a uniform start."""
     rows = published.marked_cells().query("mechanism == 'fib_blur' and staggered_init == 0")

@@ -1,0 +1,92 @@
+"""Made-up results with all that claims ask of a database: answers by item, alphas, landscapes and influence beside losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lib import profiles
+from lib.claims.evidence import Evidence, pattern_of
+from lib.claims.judge import Judgement, judge_from
+from lib.claims.ledger import Claim, load
+from lib.config import Evaluation, RunConfig, fingerprint
+from lib.experiments import names
+from lib.experiments.base import Job
+from lib.patterns.learned import alpha_of
+from made_up_results import MadeUpDatabase
+
+ITEMS = 60
+
+
+class ClaimDatabase(MadeUpDatabase):
+    """The same answers for all models unless a test says otherwise, by job: `right` (share), `alpha` (added to its start),
+    `slope` (nats by which another alpha changes the loss), `far` (share of influence from far tokens), `speed`, `size`."""
+
+    def __init__(self, loss: Callable[[Job, int, str], float] = lambda job, length, variant: 3.0, *, noise: float = 0.1,
+                 unpaired: float = 0.0, **numbers: Callable[[Job], float]) -> None:
+        super().__init__(loss, noise=noise)
+        self.numbers, self.unpaired = numbers, unpaired
+
+    def fingerprint(self, run: RunConfig) -> str:
+        return fingerprint(run)
+
+    def number(self, name: str, job: Job, default: float) -> float:
+        return self.numbers[name](job) if name in self.numbers else default
+
+    def windows(self, job: Job, length: int, variant: str, domain: str) -> np.ndarray:
+        """With `unpaired`, every run has noise of its own, 0 in the mean: differences of windows then vary."""
+        found = super().windows(job, length, variant, domain)
+        own = np.random.default_rng(int(fingerprint(job.run, domain), 16)).normal(0, self.unpaired, len(found))
+        return found + own - own.mean()
+
+    def array(self, job: Job, evaluation: Evaluation, name: str) -> np.ndarray:
+        if evaluation.name in ("task", "battery"):
+            right = np.arange(ITEMS) < round(ITEMS * self.number("right", job, 0.5))
+            return np.ones(ITEMS, int) if name.startswith("count") else right.astype(int)
+        if evaluation.name == "alpha_landscape":
+            values = np.arange(5) * self.number("slope", job, 0.0)
+            return np.tile(values[None, :, None], (job.run.model.layers, 1, 8))
+        if evaluation.name == "gradient_flow":
+            far = int(dict(evaluation.parameters)["far"])
+            if name == "edges":
+                return np.array([0, 1, far, job.run.train.length])
+            share = self.number("far", job, 0.2)
+            return np.tile(np.array([(1 - share) / 2, (1 - share) / 2, share]), (4, 2, 1))
+        return super().array(job, evaluation, name)
+
+    def metrics(self, job: Job) -> pd.DataFrame:
+        frame = super().metrics(job)
+        asked = {evaluation.name for evaluation in job.evaluations}
+        more = []
+        if "alphas" in asked:
+            more += [("alpha", alpha_of(theta) + self.number("alpha", job, 0.0), "", layer)
+                     for layer, theta in enumerate(pattern_of(job).thetas)]
+        if "alpha_landscape" in asked:
+            more += [("alpha_nll_change", 0.0, f"alpha={value:g}", layer) for layer in range(job.run.model.layers)
+                     for value in (0.6, 0.8, 1.0, 1.2, 1.4)]
+        rows = pd.DataFrame(more, columns=["measure", "value", "variant", "layer"]).astype({"layer": "Int64"})
+        rows = rows.reindex(columns=frame.columns).assign(run=frame["run"].iloc[0], split="")
+        found = pd.concat([frame, rows.astype(frame.dtypes)], ignore_index=True) if more else frame
+        size = self.number("size", job, 1000 + (job.run.model.layers if pattern_of(job).learned else 0))
+        return found.assign(run_tokens_per_s=self.number("speed", job, 1000.0), parameters=size)
+
+
+def series(job: Job) -> str:
+    return dict(job.labels)["series"]
+
+
+def one(name: str, value: float, other: float = 3.0) -> Callable[..., float]:
+    """A value for one series, another for the rest."""
+    return lambda job, *_: value if series(job) == name else other
+
+
+def judged(database: Any, profile: str | profiles.Profile = "small", claims: Sequence[Claim] = (),
+           finished: Sequence[str] | None = None) -> dict[str, Judgement]:
+    """Verdicts by id, from made-up results."""
+    profile = profiles.load(profile) if isinstance(profile, str) else profile
+    done = names() if finished is None else finished
+    found = judge_from(claims or load(), lambda name: Evidence(profile, name, done, lambda: database), lambda: database)
+    return {own.claim.id: own for own in found}
