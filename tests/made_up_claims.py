@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,11 @@ EVIDENCE = "Loss over training"            # a heading of the notebook that is d
 
 
 def judgement(identifier: str, document: str, verdict: str, *, notebook: str = DONE, section: str = EVIDENCE,
-              below: float = 0.0, published: Published | None = None, **own: Any) -> Judgement:
-    """A verdict on a claim that holds below a number, by default with an effect that was measured with three seeds."""
+              region: Mapping[str, float] | None = None, published: Published | None = None, **own: Any) -> Judgement:
+    """A verdict on a claim that holds below 0, say, by default with an effect that was measured with three seeds."""
     call = Call(Measure("made_up", lambda: None, own.get("unit", "nats a token"), own.get("exact", False)))
     claim = Claim(identifier, document, f"What {identifier} says: a < b & c", f"comparison of {identifier}",
-                  Region.read({"below": below}), notebook, section, call, published)
+                  Region.read(region or {"below": 0}), notebook, section, call, published)
     measured = {"effect": -0.042, "low": -0.051, "high": -0.033, "p": 0.012, "seeds": 3} if verdict in MEASURED else {}
     return Judgement(claim, verdict, **{"unit": call.measure.unit, "sentence": f"found of {identifier}", **measured, **own})
 
@@ -35,12 +36,13 @@ def judgements(runs: list[str]) -> list[Judgement]:
     return [
         judgement("F1", "fibonacci", "supported", runs=tuple(runs[:2]), published=published),
         judgement("F2", "fibonacci", "contradicted", runs=tuple(runs[:1]), seeds=1, effect=1.5, low=1.1, high=1.9,
-                  unit="%", below=1.0),
+                  unit="%", region={"below": 1}),
         judgement("F3", "fibonacci", "undecided", low=-0.1, high=0.05, p=0.0004),
-        judgement("P1", "powerlaw", "not tested", notebook=WAITING, section="Any", sentence="its notebook has not run yet"),
+        judgement("P1", "powerlaw", "not tested", notebook=WAITING, section="Any",
+                  sentence="Not tested: its notebook has not run yet."),
         judgement("C1", "christoffel", "failed", sentence="KeyError: 'no such <series>'"),
         judgement("A1", "audit", "supported", effect=133.0, low=None, high=None, p=None, exact=True, seeds=0, unit="distances",
-                  below=134, section="A heading that is not there"),
+                  region={"equals": 133}, section="A heading that is not there"),
         judgement("S1", "suite", "supported", runs=("f" * 16,)),
     ]
 

@@ -123,7 +123,7 @@ def test_when_a_verdict_rests_on_one_seed_then_it_is_marked_and_others_are_not(p
 
 
 def test_when_a_claim_has_no_effect_then_its_row_says_why_without_unfolding(page):
-    for identifier, why in (("P1", "its notebook has not run yet"), ("C1", "KeyError: 'no such <series>'")):
+    for identifier, why in (("P1", "Its notebook has not run yet."), ("C1", "KeyError: 'no such <series>'")):
         said = page.select_one(f"#claim-{identifier} .effect .why")
         assert text(said) == why and said.find_parent("details") is None
     assert "! failed" in text(page.find(id="claim-C1"))
@@ -227,18 +227,23 @@ def test_when_an_interval_is_narrow_then_more_decimals_are_shown(low, high, deci
     assert ledger.digits(own) == decimals
 
 
-@pytest.mark.parametrize(("below", "effect", "low", "high"), [
-    (0.0, -0.042, -0.051, -0.033), (1.0, 1.5, 1.1, 1.9), (0.0, 0.0, -1, 2)])
-def test_when_an_interval_is_drawn_then_places_are_its_numbers_and_the_claimed_side_is_shaded(below, effect, low, high):
-    own = judgement("F1", "fibonacci", "undecided", below=below, effect=effect, low=low, high=high)
+@pytest.mark.parametrize(("region", "effect", "low", "high"), [
+    ({"below": 0}, -0.042, -0.051, -0.033), ({"below": 1}, 1.5, 1.1, 1.9), ({"above": 0}, 0.0, -1, 2),
+    ({"between": [-0.02, 0.02]}, 0.05, 0.01, 0.09)])
+def test_when_an_interval_is_drawn_then_places_are_its_numbers_and_the_claimed_side_is_shaded(region, effect, low, high):
+    own = judgement("F1", "fibonacci", "undecided", region=region, effect=effect, low=low, high=high)
     svg = BeautifulSoup(ledger.Row(own, "", "", ()).plot, "html.parser")
     start, end = map(float, re.fullmatch(r"M([\d.]+) 7H([\d.]+)", svg.select_one(".span")["d"]).groups())
-    point = float(svg.circle["cx"])
-    assert 0 < start <= point <= end < ledger.WIDE
-    assert point - start == pytest.approx((effect - low) / (high - low) * (end - start), abs=0.25)
-    left, width = float(svg.rect["x"]), float(svg.rect["width"])
-    assert left == 0 and width - start == pytest.approx((below - low) / (high - low) * (end - start), abs=0.25)
-    assert svg.svg["aria-hidden"] == "true"
+    point, left = float(svg.circle["cx"]), float(svg.rect["x"])
+    shaded = (left, left + float(svg.rect["width"]))
+
+    def place(value: float) -> float:
+        return start + (value - low) / (high - low) * (end - start)
+    assert 0 < start <= point <= end < ledger.WIDE and point == pytest.approx(place(effect), abs=0.25)
+    kind, ends = next(iter(region.items()))
+    bounds = ends if kind == "between" else [-np.inf, ends] if kind == "below" else [ends, np.inf]
+    expected = np.clip([place(bound) for bound in bounds], 0, ledger.WIDE)
+    assert shaded == pytest.approx(expected, abs=0.4) and svg.svg["aria-hidden"] == "true"
 
 
 def test_when_there_is_no_interval_then_nothing_is_drawn(page):

@@ -48,6 +48,12 @@ class Row:
         return "" if own.effect is None else written(own.effect, digits(own))
 
     @property
+    def why(self) -> str:
+        """Why there is no effect; the verdict beside it says already that it was not tested."""
+        said = self.judgement.sentence.removeprefix("Not tested: ")
+        return said[:1].upper() + said[1:]
+
+    @property
     def interval(self) -> str:
         own = self.judgement
         return "" if own.low is None else f"{written(own.low, digits(own))} to {written(own.high, digits(own))}"
