@@ -16,9 +16,10 @@ from lib.config import Evaluation, RunConfig, fingerprint
 from lib.experiments import names
 from lib.experiments.base import Job
 from lib.patterns.learned import alpha_of
-from made_up_results import MadeUpDatabase
+from made_up_results import DOMAINS, MadeUpDatabase
 
 ITEMS = 60
+TOKENS, BLOCK = 8192, 32        # held-out tokens of a domain, and how many share their noise
 
 
 class ClaimDatabase(MadeUpDatabase):
@@ -37,10 +38,13 @@ class ClaimDatabase(MadeUpDatabase):
         return self.numbers[name](job) if name in self.numbers else default
 
     def windows(self, job: Job, length: int, variant: str, domain: str) -> np.ndarray:
-        """With `unpaired`, every run has noise of its own, 0 in the mean: differences of windows then vary."""
-        found = super().windows(job, length, variant, domain)
-        own = np.random.default_rng(int(fingerprint(job.run, domain), 16)).normal(0, self.unpaired, len(found))
-        return found + own - own.mean()
+        """The same noise of the text for all models and lengths. With `unpaired`, every run, length and variant has noise of
+        its own besides, 0 in the mean: differences of windows then vary."""
+        text = np.random.default_rng(DOMAINS.index(domain)).normal(0, self.noise, TOKENS // BLOCK)
+        found = text.reshape(-1, length // BLOCK).mean(axis=1)
+        rng = np.random.default_rng(int(fingerprint(job.run, domain, length, variant), 16))
+        own = rng.normal(0, self.unpaired, len(found))
+        return self.loss(job, length, variant) + found + own - own.mean()
 
     def array(self, job: Job, evaluation: Evaluation, name: str) -> np.ndarray:
         if evaluation.name in ("task", "battery"):
@@ -55,6 +59,9 @@ class ClaimDatabase(MadeUpDatabase):
                 return np.array([0, 1, far, job.run.train.length])
             share = self.number("far", job, 0.2)
             return np.tile(np.array([(1 - share) / 2, (1 - share) / 2, share]), (4, 2, 1))
+        if evaluation.name == "recurrence":
+            counts = np.full((8, len(dict(evaluation.parameters)["edges"]) + 1), 10)
+            return counts if "count" in name else counts * self.windows(job, job.run.train.length, "", "docs")[:8, None]
         return super().array(job, evaluation, name)
 
     def metrics(self, job: Job) -> pd.DataFrame:

@@ -335,7 +335,8 @@ def test_when_the_gain_is_at_late_positions_then_it_is_not_flat():
                 found = found - 0.1 * np.diff(edges) * (edges[:-1] >= 128)
             return found
     names = ("fib-gain-is-flat-over-positions", "audit-05")
-    late, flat = (judged(db, claims=[CLAIMS[n] for n in names]) for db in (Late(unpaired=0.001), ClaimDatabase(unpaired=0.001)))
+    databases = Late(unpaired=0.001), ClaimDatabase(unpaired=0.001)
+    late, flat = (judged(database, claims=[CLAIMS[name] for name in names]) for database in databases)
     for name in names:
         assert late[name].verdict == "contradicted" and late[name].effect == pytest.approx(0.1, abs=1e-3)
         assert flat[name].verdict == "supported"
