@@ -177,7 +177,7 @@ def test_when_only_code_gains_then_only_code_is_named():
             return super().windows(job, length, variant, domain) - gain
     losses = Losses(jobs, OnCode(lambda job, length, variant: 3.0))
     table = found.by_domain(losses, "Local window, equal edges", ["Power law, sigma=0.85", "Dense"], DOMAINS, 256)
-    assert "docs: no pattern; code: Power law, sigma=0.85." in found.say_domains(table, "Local window, equal edges")
+    assert "docs: 0 of 2; code: 1 of 2 (Power law, sigma=0.85 (-0.200))." in found.say_domains(table, "Local window, equal edges")
     cells = found.domain_cells(table)
     assert cells.loc["Power law, sigma=0.85", "code"] == (pytest.approx(-0.2), True) and not cells.loc["Dense", "docs"][1]
     assert cells.index[0] == "Power law, sigma=0.85"

@@ -20,6 +20,7 @@ from lib.statistics import LEVEL, holm, seed_words
 from lib.tables import job_names, mean_loss, named
 
 EQUAL = ", equal edges"
+RANK = "rank of the loss, 1 lowest"
 
 
 def short(name: str) -> str:
@@ -69,6 +70,11 @@ def predictors(table: pd.DataFrame, loss: pd.Series) -> pd.DataFrame:
     kept = [column for column in table if own[column].nunique() > 1 and own["loss"].nunique() > 1 and len(own) > 3]
     found = [spearmanr(own[column], own["loss"]) for column in kept]
     return pd.DataFrame({"Spearman": [f.statistic for f in found], "p, Holm": holm([f.pvalue for f in found])}, index=kept)
+
+
+def ranks(table: pd.DataFrame, loss: pd.Series, roles: pd.Series) -> pd.DataFrame:
+    """The properties beside each model's role and the rank of its loss, 1 the lowest: what the correlation sees."""
+    return table.assign(role=roles, **{RANK: loss.loc[table.index].rank()})
 
 
 def say_predictors(table: pd.DataFrame, count: int, length: int) -> str:
@@ -132,14 +138,16 @@ def domain_cells(table: pd.DataFrame) -> pd.DataFrame:
     return cells.unstack(sort=False).loc[order]
 
 
-def say_domains(table: pd.DataFrame, reference: str) -> str:
-    """By domain: which patterns have a lower loss than the reference, corrected over all patterns of the domain."""
+def say_domains(table: pd.DataFrame, reference: str, named_at_most: int = 3) -> str:
+    """By domain: how many patterns have a lower loss than the reference, corrected over all patterns of it, and the best."""
     said = []
     for domain, own in table.groupby("group", sort=False):
         signs = corrected_signs([interval(r) for _, r in own.iterrows()])
-        better = [short(name) for name, sign in zip(own.index, signs, strict=True) if sign == "below"]
-        said.append(f"{domain}: {listing(better) if better else 'no pattern'}")
-    return f"Lower loss than {reference} by domain, Holm-corrected within each — {'; '.join(said)}."
+        better = own["estimate"][[sign == "below" for sign in signs]].sort_values()
+        first = listing([f"{short(name)} ({value:+.3f})" for name, value in better.head(named_at_most).items()])
+        most = "the lowest: " if len(better) > named_at_most else ""
+        said.append(f"{domain}: {len(better)} of {len(own)}{f' ({most}{first})' if len(better) else ''}")
+    return f"Models with a lower loss than {reference} by domain, Holm-corrected within each — {'; '.join(said)}."
 
 
 def say_answer(tables: Mapping[int, pd.DataFrame], roles: Mapping[str, str], reference: str) -> str:
