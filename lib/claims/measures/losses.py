@@ -180,16 +180,16 @@ def every(evidence: Evidence, series: str) -> list[Model]:
 
 def pairs(evidence: Evidence, series: Sequence[str], others: Sequence[str], window: int = 0,
           setting: Sequence[str] = (), text: bool = True) -> list[tuple[Model, Model]]:
-    """Each model of `series` beside its partner of each of `others`; a model without a window beside all of theirs."""
+    """Each model of `series` beside its partner of each of `others`; one without a window beside all of theirs."""
     found = []
-    for name in series:
+    for name, other in [(name, other) for name in series for other in others]:
         models = evidence.find(name, window=window, setting=setting, text=text)
-        for other in others:
-            if models[0].window is None:
-                found += [(evidence.partner(their, name), their)
-                          for their in evidence.find(other, window=window, setting=setting, text=text)]
-            else:
-                found += [(model, evidence.partner(model, other)) for model in models]
+        theirs = [m for m in evidence.models if m.series == evidence.resolve(other) and m.window is not None]
+        if models[0].window is None and theirs:
+            there = evidence.find(other, window=window, setting=setting, text=text)
+            found += [(evidence.partner(their, name), their) for their in there]
+        else:
+            found += [(model, evidence.partner(model, other)) for model in models]
     return found
 
 

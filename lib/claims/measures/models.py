@@ -154,8 +154,8 @@ def task_difference(evidence: Evidence, *, series: str, others: tuple[str, ...],
     for model, other in pairs(evidence, (series,), others, setting=(task,), text=False):
         both = list(zip(*paired(model, other), strict=True))
         shares = [np.stack([by_sequence(evidence, job, task) for job in own]) for own in both]
-        parts.append(Part(f"Accuracy after training for {task}, {model.name} minus {other.name}",
-                          accuracy_difference(*shares)))
+        names = (m.name.removesuffix(f", {task}") for m in (model, other))
+        parts.append(Part(f"Accuracy after training for {task}, {' minus '.join(names)}", accuracy_difference(*shares)))
         jobs += [job for own in both for job in own]
     return Found(tuple(parts), min(own.value.seeds for own in parts), tuple(dict.fromkeys(jobs)))
 
