@@ -17,6 +17,7 @@ from lib.claims.region import Region
 from lib.experiments.base import COLUMNS
 
 MEASURED = ("supported", "contradicted", "undecided")
+LONG = "suite-a-name-as-long-as-the-longest-are"
 EVIDENCE = "Loss over training"            # a heading of the notebook that is done
 
 
@@ -43,7 +44,8 @@ def judgements(runs: list[str]) -> list[Judgement]:
         judgement("C1", "christoffel", "failed", sentence="KeyError: 'no such <series>'"),
         judgement("A1", "audit", "supported", effect=133.0, low=None, high=None, p=None, exact=True, seeds=0, unit="distances",
                   region={"equals": 133}, section="A heading that is not there"),
-        judgement("S1", "suite", "supported", runs=("f" * 16,)),
+        judgement(LONG, "suite", "supported", runs=("f" * 16,)),
+        judgement("S2", "suite", "contradicted", effect=0.3293, low=None, high=None, p=None, seeds=1, unit="times"),
     ]
 
 

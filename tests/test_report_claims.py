@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import report_site
 from bs4 import BeautifulSoup
-from made_up_claims import FAR, NEAR, SPREAD, judgement
+from made_up_claims import FAR, LONG, NEAR, SPREAD, judgement
 from report_site import ALL_PATTERNS, DONE, FAILED, PROFILE, STATUS, WAITING
 
 from lib import paths
@@ -86,14 +86,14 @@ def text(tag) -> str:
 
 def test_when_the_page_opens_then_the_claims_come_first_and_are_counted_in_total_and_by_document(page):
     first = page.select("main > section")[0]
-    assert first["id"] == "claims" and text(first.h2) == "7 claims, and whether they hold"
+    assert first["id"] == "claims" and text(first.h2) == "8 claims, and whether they hold"
     assert [text(item) for item in first.select(".verdicts li")] == [
-        "3 ✓ supported", "1 ✗ contradicted", "1 ? undecided at this profile", "1 – not tested here", "1 ! could not be judged"]
+        "3 ✓ supported", "2 ✗ contradicted", "1 ? undecided at this profile", "1 – not tested here", "1 ! could not be judged"]
     rows = [[text(cell) for cell in row.find_all(["th", "td"])] for row in first.select(".tally tr")]
     assert rows[0] == ["Document", "", "✓ supported", "✗ contradicted", "? undecided", "– not tested", "! failed"]
     assert rows[1:] == [["Fibonacci", "", "1", "1", "1", "", ""], ["Power law", "", "", "", "", "1", ""],
                         ["Christoffel", "", "", "", "", "", "1"], ["Audit", "", "1", "", "", "", ""],
-                        ["Suite", "", "1", "", "", "", ""]]
+                        ["Suite", "", "1", "1", "", "", ""]]
 
 
 def test_when_nothing_failed_then_no_count_speaks_of_failures(site, monkeypatch):
@@ -108,9 +108,10 @@ def test_when_a_claim_is_shown_then_all_that_decides_it_stands_in_its_row(page, 
         unit = own.unit if own.effect is not None else ""
         for said in (own.claim.id, own.claim.statement, own.verdict, own.claim.comparison, own.claim.rule, own.sentence, unit):
             assert said in row, (own.claim.id, said)
-    shown = {identifier: text(page.select_one(f"#claim-{identifier} .effect")) for identifier in ("F1", "F2", "F3", "A1")}
+    shown = {identifier: text(page.select_one(f"#claim-{identifier} .effect")) for identifier in ("F1", "F2", "F3", "A1", "S2")}
     assert shown == {"F1": "−0.042 nats a token −0.051 to −0.033 3 seeds", "F2": "1.50 % 1.10 to 1.90 one seed",
-                     "F3": "−0.04 nats a token −0.10 to 0.05 3 seeds", "A1": "133 distances exact"}
+                     "F3": "−0.04 nats a token −0.10 to 0.05 3 seeds", "A1": "133 distances exact",
+                     "S2": "0.3293 times no interval one seed"}
     assert text(page.select_one("#claim-F1 .published")) == "−0.0273 nats a token table 2, W = 12"
     assert text(page.select_one("#claim-F2 .published")) == "none"
     details = [text(line) for name in ("F1", "F3", "A1") for line in page.select(f"#claim-{name} dl > div")]
@@ -119,7 +120,7 @@ def test_when_a_claim_is_shown_then_all_that_decides_it_stands_in_its_row(page, 
 
 def test_when_a_verdict_rests_on_one_seed_then_it_is_marked_and_others_are_not(page):
     marked = {row["id"] for row in page.select(".ledger tr[id]") if row.select_one(".one")}
-    assert marked == {"claim-F2"}
+    assert marked == {"claim-F2", "claim-S2"}
 
 
 def test_when_a_claim_has_no_effect_then_its_row_says_why_without_unfolding(page):
@@ -143,7 +144,7 @@ def test_when_a_row_names_runs_then_they_lead_to_the_appendix_if_it_has_them(pag
         links = [link["href"] for link in page.select(f"#claim-{own.claim.id} .evidence a.run")]
         assert links == [f"#run-{run}" for run in own.runs if run != "f" * 16]
     assert all(page.find(id=link["href"].removeprefix("#")) for link in page.select("a.run"))
-    assert page.select_one("#claim-S1 .evidence code").get_text() == "ffffffff"
+    assert page.select_one(f"#claim-{LONG} .evidence code").get_text() == "ffffffff"
 
 
 def test_when_the_page_is_written_then_it_is_judged_once_and_ledger_json_holds_it(site, claims, monkeypatch):
@@ -323,7 +324,7 @@ def test_when_a_section_shows_results_then_their_runs_stand_folded_in_it(page):
     line = next(line for line in lines if line.startswith("Power law, sigma=0.8 budget=64."))
     for seed, run in table[table["setting"] == "sigma=0.8 budget=64"].groupby("seed")["run"].first().items():
         assert f"{seed}: {run[:8]}" in line
-    assert [link.get_text() for link in block.select("p a")] == ["F1", "F2", "F3", "C1", "A1", "S1"]
+    assert [link.get_text() for link in block.select("p a")] == ["F1", "F2", "F3", "C1", "A1", LONG, "S2"]
 
 
 def test_when_a_figure_is_shown_then_its_caption_leads_to_how_it_was_made(page):
@@ -368,21 +369,22 @@ def test_when_the_first_page_is_used_in_a_browser_then_filters_work_it_fits_and_
 
         def press(kind: str, value: str) -> None:
             tab.evaluate(f"document.querySelector('#claim-filters [data-kind={kind}][value=\"{value}\"]').click()")
-        for width in (400, 1280):
+        for width in (360, 800, 1000, 1120, 1280, 400):
             tab.open(index, width)
+            assert tab.evaluate("[...document.querySelectorAll('.ledger')].every(t => t.offsetWidth <= t.parentNode.clientWidth)")
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
             inside = "[...document.querySelectorAll('#claims .ledger td, #claims .ledger th')].filter(c => c.offsetHeight > 1)"
             assert tab.evaluate(f"{inside}.every(c => c.getBoundingClientRect().right <= innerWidth + 1)")
-            assert shown() == ["F1", "F2", "F3", "P1", "C1", "A1", "S1"]
+            assert shown() == ["F1", "F2", "F3", "P1", "C1", "A1", LONG, "S2"]
             press("verdict", "supported")
-            assert shown() == ["F1", "A1", "S1"] and tab.evaluate("document.querySelector('[role=status]').textContent") == \
+            assert shown() == ["F1", "A1", LONG] and tab.evaluate("document.querySelector('[role=status]').textContent") == \
                 "3 claims shown"
             press("document", "audit")
             assert shown() == ["A1"]
             assert tab.evaluate("document.getElementById('claims-fibonacci').offsetHeight") == 0
             press("verdict", "")
             press("document", "")
-            assert len(shown()) == 7
+            assert len(shown()) == 8
         tab.evaluate(f"location.hash = '#{DONE}-made'")
         tab.until(f"document.getElementById('{DONE}-made').open")
         run = tab.evaluate("document.querySelector('#claim-F1 a.run').getAttribute('href')")
