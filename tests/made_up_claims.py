@@ -68,7 +68,8 @@ def all_patterns(runs: list[str], seeds: int = 1) -> pd.DataFrame:
             own = {"experiment": ALL_PATTERNS, "series": name, "role": "model", "pattern": pattern, "family": family,
                    "window": 6, "seed": seed, "train_length": 256, "train_tokens": 2_000_000, "parameters": 1_836_416,
                    "run": next(free), "pairs": 262_144 if name == "Dense" else 25_400 + 10 * len(name),
-                   "measure": "perplexity", "keys_per_query": 128.5 if name == "Dense" else 12.4, "run_tokens_per_s": SPEED[name]}
+                   "measure": "perplexity", "keys_per_query": 128.5 if name == "Dense" else 12.4,
+                   "run_tokens_per_s": SPEED[name]}
             for domain, share in zip(DOMAINS, (0.5, 2.0, 0.8, 1.25), strict=True):       # their product is 1
                 rows += [{**own, "split": domain, "length": length, "value": value * factor * share}
                          for length, value in ((256, NEAR[name]), (1024, FAR[name]))]

@@ -108,7 +108,7 @@ def test_when_a_claim_is_shown_then_all_that_decides_it_stands_in_its_row(page, 
         unit = own.unit if own.effect is not None else ""
         for said in (own.claim.id, own.claim.statement, own.verdict, own.claim.comparison, own.claim.rule, own.sentence, unit):
             assert said in row, (own.claim.id, said)
-    shown = {identifier: text(page.select_one(f"#claim-{identifier} .effect")) for identifier in ("F1", "F2", "F3", "A1", "S2")}
+    shown = {name: text(page.select_one(f"#claim-{name} .effect")) for name in ("F1", "F2", "F3", "A1", "S2")}
     assert shown == {"F1": "−0.042 nats a token −0.051 to −0.033 3 seeds", "F2": "1.50 % 1.10 to 1.90 one seed",
                      "F3": "−0.04 nats a token −0.10 to 0.05 3 seeds", "A1": "133 distances exact",
                      "S2": "0.3293 times no interval one seed"}
@@ -371,7 +371,8 @@ def test_when_the_first_page_is_used_in_a_browser_then_filters_work_it_fits_and_
             tab.evaluate(f"document.querySelector('#claim-filters [data-kind={kind}][value=\"{value}\"]').click()")
         for width in (360, 800, 1000, 1120, 1280, 400):
             tab.open(index, width)
-            assert tab.evaluate("[...document.querySelectorAll('.ledger')].every(t => t.offsetWidth <= t.parentNode.clientWidth)")
+            boxes = "[...document.querySelectorAll('#claims .scroll')].filter(box => !box.closest('details'))"
+            assert tab.evaluate(f"{boxes}.every(box => box.scrollWidth <= box.clientWidth)"), width
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
             inside = "[...document.querySelectorAll('#claims .ledger td, #claims .ledger th')].filter(c => c.offsetHeight > 1)"
             assert tab.evaluate(f"{inside}.every(c => c.getBoundingClientRect().right <= innerWidth + 1)")
