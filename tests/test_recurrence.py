@@ -9,7 +9,7 @@ from eval_fakes import CORPUS, Fake, V, bigram, only, run_of, uniform, values
 
 from lib.config import DataConfig, Evaluation
 from lib.errors import SuiteError
-from lib.evals import evaluate
+from lib.evals import build, evaluate
 from lib.evals.recurrence import evidence
 
 EDGES = (0, 4, 8, 16, 32)
@@ -49,6 +49,14 @@ def test_when_a_context_returns_twice_then_its_latest_place_counts():
     place, right = evidence(np.array([[1, 2, 3, 9, 1, 2, 4, 9, 1, 2]]), np.array([[2, 3, 9, 1, 2, 4, 9, 1, 2, 4]]), 2)
     assert place[0].tolist() == [-1] * 5 + [2, -1, -1, 5, 6]
     assert right[0].tolist() == [False] * 8 + [True, True]               # 9 1 was followed by 2; 1 2 by 4, the last time
+
+
+def test_when_a_distance_is_the_first_of_a_bin_then_it_is_in_that_bin():
+    place = np.full((1, 60), -1)
+    distances = [0, 3, 4, 7, 8, 15, 16, 31, 32, 40]
+    place[0, 50:] = np.arange(50, 60) - distances
+    found = build("recurrence", tokens=1000, edges=EDGES).bins(place)
+    assert found[0, 50:].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] and set(found[0, :50]) == {5}
 
 
 def test_when_a_model_is_a_bigram_table_then_each_bin_is_the_sum_by_hand():

@@ -77,6 +77,11 @@ def test_when_windows_hold_different_numbers_of_tokens_then_the_ratio_has_the_in
     assert found.high == pytest.approx(oracle.high, abs=0.15 * (oracle.high - oracle.low))
 
 
+def test_when_every_token_differs_alike_then_it_does_not_matter_how_many_a_window_holds():
+    counts = np.random.default_rng(0).poisson(3, 50).astype(float)
+    assert linearised(0.05 * counts[None], counts) == pytest.approx(0.05 * np.ones((1, 50)))
+
+
 def test_when_seeds_disagree_then_the_ratios_interval_knows_it():
     counts = np.full(100, 4.0)
     sums = np.array([0.0, 0.1, 0.2])[:, None] * counts + np.random.default_rng(0).normal(0, 0.01, (3, 100))
