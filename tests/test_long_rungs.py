@@ -199,6 +199,14 @@ def test_when_longer_context_changes_the_difference_then_the_sentence_says_for_w
     assert list(lengths) == [128, 256, 512] and words in found.say_lengths(lengths, RAMP)
 
 
+def test_when_shares_are_rounded_to_steps_then_the_nearest_runs_are_compared():
+    loaded = profiles.load("smoke")                        # 24 steps: an eighth is 3, and 7 tokens in 100 are 1.68 steps
+    jobs = experiment(NAME).plan(Parameters(profile="smoke", window=4, seeds=(42,), lengths=(32,), length_fraction=0.07,
+                                            fractions=(0.5, 1.0), others=(), copy_distances=()), loaded)
+    chosen = found.at_share(jobs, RAMP, 0.07)
+    assert {length: own[0][0].run.train.steps for length, own in chosen.items()} == {32: 2, 64: 2}
+
+
 def test_when_one_domain_differs_then_it_alone_is_named():
     class OnCode(Results):
         def windows(self, job, length, variant, domain):

@@ -182,13 +182,20 @@ def line(trend: Trend | None, found: Points, until: int = PAPER_TOKENS) -> pd.Da
     return pd.DataFrame([row(trend.extrapolated(tokens, found.windows), tokens=tokens) for tokens in at]).set_index("tokens")
 
 
+def at_share(jobs: Sequence[Job], name: str, share: float) -> dict[int, list[Pair]]:
+    """Pairs by training length, of the runs whose tokens are nearest to this share of a whole run's (in whole steps)."""
+    found, chosen = pairs(jobs, name), {}
+    goal = share * max(own.run.train.tokens for own, _ in found)
+    for length in sorted({own.run.train.length for own, _ in found}):
+        here = [pair for pair in found if pair[0].run.train.length == length]
+        nearest = min((own.run.train.tokens for own, _ in here), key=lambda tokens: abs(tokens - goal))
+        chosen[length] = [pair for pair in here if pair[0].run.train.tokens == nearest]
+    return chosen
+
+
 def by_length(jobs: Sequence[Job], database: Any, name: str, share: float) -> dict[int, Interval]:
     """The difference at each training length, all at the same share of a whole run's tokens."""
-    most = max(own.run.train.tokens for own, _ in pairs(jobs, name))
-    chosen = [pair for pair in pairs(jobs, name) if abs(pair[0].run.train.tokens - share * most) <= 0.02 * share * most]
-    lengths = sorted({own.run.train.length for own, _ in chosen})
-    return {length: bootstrap_mean(over_seeds([p for p in chosen if p[0].run.train.length == length], database))
-            for length in lengths}
+    return {length: bootstrap_mean(over_seeds(own, database)) for length, own in at_share(jobs, name, share).items()}
 
 
 def say_lengths(found: Mapping[int, Interval], name: str) -> str:

@@ -47,12 +47,8 @@ def token_trend(evidence: Evidence, *, series: str) -> Found:
 def length_change(evidence: Evidence, *, series: str) -> Found:
     """Loss of `series` minus that of the local window, when both are trained at the longest length minus when at the shortest;
     the same held-out tokens, so many training tokens."""
-    by_length: dict[int, list[Pair]] = {}
-    share = evidence.parameters.length_fraction
-    whole = max(own.run.train.tokens for own, _ in paired(evidence, series))
-    for pair in paired(evidence, series):
-        if abs(pair[0].run.train.tokens - share * whole) <= 0.02 * share * whole:
-            by_length.setdefault(pair[0].run.train.length, []).append(pair)
+    _ = paired(evidence, series)
+    by_length = long_rungs.at_share(evidence.jobs, series, evidence.parameters.length_fraction)
     lengths = sorted(by_length)
     if len(lengths) < 2 or lengths[-1] % lengths[0]:
         raise NotTested(f"profile {evidence.profile.name} trains {series} at one length, or at none that divides the longest")
