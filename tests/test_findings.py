@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lib import paths as paths_of
 from lib import profiles, tables
 from lib.conclusions import compared, grown, listing, not_higher, ordered, verdict
 from lib.config import RunConfig, TrainConfig
@@ -174,31 +173,6 @@ def test_when_ours_is_beside_the_published_then_directions_are_counted():
         return published_sweep.say_published(table)
     assert "3 have the same direction" in say(-0.1) and " 0 have the same direction" in say(0.1)
     assert "3 are undecided" in say(0.0)
-
-
-def test_when_curves_are_beside_the_published_then_both_are_against_fixed_rungs_on_tokens():
-    _, runs, losses = results("01_window_sweep", one("Fibonacci, linear ramp", 2.9))
-    by_step = runs[(runs["measure"] == "nll") & (runs["length"] == 64)]
-    steps = pd.concat([runs, *(by_step.assign(step=step, value=by_step["value"] + 1 / step) for step in (10, 20))])
-    paths = published_sweep.curves(steps, 4, 512)
-    theirs, ours = paths.values()
-    assert list(ours.index) == [5120, 10240] and ours["Fibonacci, linear ramp"].to_numpy() == pytest.approx([math.exp(-0.1)] * 2)
-    assert theirs.index[0] == 500 * 32768 and theirs.index[-1] == 13000 * 32768
-    own = pd.read_csv(paths_of.PUBLISHED / "training_curves.csv").query("base == 'fibonacci' and window == 8 and seed == 42 and step == 13000")
-    ends = own.groupby("schedule")["perplexity"].apply(lambda values: float(np.exp(np.log(values).mean())))
-    assert theirs["Fibonacci, linear ramp"].iloc[-1] == pytest.approx(ends["staggered"] / ends["fixed"])
-    said = published_sweep.say_curves(paths, published_sweep.beside_published(runs, losses, 4))
-    assert "of 3 series" in said and "1 that of the last" in said and "2 are undecided" in said
-    assert "no curve" in published_sweep.say_curves(published_sweep.curves(runs, 4, 512), ours)
-
-
-def test_when_seeds_differ_then_the_spread_is_the_samples_in_per_cent():
-    _, runs, _ = results("01_window_sweep", one("Dense", 2.9))
-    assert "one seed" in published_sweep.say_spread(published_sweep.seed_spread(runs))
-    more = pd.concat([runs.assign(seed=seed, value=runs["value"] + 0.01 * seed) for seed in (1, 2, 3)])
-    table = published_sweep.seed_spread(more)
-    assert table.loc["Dense", "ours, %"] == pytest.approx(1.0) and table.loc["Dense", "our seeds"] == 3
-    assert "here 1.00 to 1.00 %" in published_sweep.say_spread(table) and table["published seeds"].max() == 3
 
 
 def test_when_alpha_moves_or_not_then_notebook_2_says_so():
@@ -382,51 +356,3 @@ def test_when_a_pattern_has_no_offsets_then_the_stack_is_counted_from_its_edges(
     patterns = {"local": build("local", window=3, layers=2), "power": build("power_law", window=2, budget=6, layers=2)}
     table = window_sweep.stack_table(patterns, 16)
     assert table.loc["local", "stack"] == 4 and table.loc["local", "sums of 2"] == 7 and table.loc["power", "stack"] > 6
-
-
-def test_when_the_documents_draws_are_beside_the_budget_then_pairs_and_the_sign_of_the_difference_are_said():
-    from lib.experiments.power_law_sigma import draws_for
-    for draws, words in ((2.9, "lower loss in 1, a higher in 0"), (3.1, "lower loss in 0, a higher in 1")):
-        _, runs, losses = results("04_power_law_sigma", one("Power law, draws", draws))
-        table = power_law_sigma.modes_table(losses)
-        assert list(table["draws"]) == [draws_for(0.85, 12, 4, 64)] and table["estimate"].iloc[0] == pytest.approx(draws - 3)
-        assert words in power_law_sigma.say_modes(table)
-        curve = power_law_sigma.curve(runs)
-        assert list(curve) == ["Power law, B=12", "Power law, draws, B=12"] and curve.iloc[:, 1].count() == 1
-        assert "lowest loss is at" in power_law_sigma.say_curve(curve, losses)
-    assert "No model" in power_law_sigma.say_modes(table.iloc[:0])
-
-
-def test_when_draws_are_counted_out_for_a_budget_then_the_drawn_graphs_have_its_pairs():
-    from lib.experiments.power_law_sigma import draws_for, expected_pairs
-    for sigma, budget, radius, length in ((0.85, 32, 8, 256), (0.5, 16, 8, 200), (1.2, 20, 4, 128)):
-        m, wanted = draws_for(sigma, budget, radius, length), np.minimum(budget, np.arange(length) + 1).sum()
-        pattern = build("power_law", layers=8, mode="draws", sigma=sigma, draws=m, window=radius)
-        drawn = np.mean([pattern.mask(layer, length).sum() for layer in range(8)])
-        assert drawn == pytest.approx(wanted, rel=0.01) and drawn == pytest.approx(expected_pairs(sigma, m, radius, length), rel=0.01)
-        assert expected_pairs(sigma, m - 1, radius, length) < wanted or expected_pairs(sigma, m + 1, radius, length) > wanted
-
-
-def test_when_a_layer_hardly_learns_then_its_gradient_norm_says_so():
-    _, runs, _ = results("05_christoffel", lambda series, length, variant: 3.0)
-    table = christoffel.gradient_norms(runs)
-    assert list(table.index) == [0, 1, 2, 3, 4] and "Dense" in table and table.iloc[4].eq(0.2).all()
-    dead = table.assign(**{"Christoffel 7/64": [1.0, 0.5, 0.0, 1.0, 1.0]})
-    said = christoffel.say_gradient_norms(dead)
-    assert "from 0.00 (Christoffel 7/64) to 0.20" in said and "Dense has 0.20" in said
-
-
-def test_when_tasks_are_trained_with_and_without_a_window_then_each_is_a_row_of_its_own():
-    profile = profiles.load("smoke")
-    parameters = replace(profile.parameters("05_christoffel"), task_windows=(0, 4), task_masks=("dense", "words", "local"))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="christoffel")
-        jobs = experiment("05_christoffel").plan(parameters, profile)
-        database = MadeUpDatabase(lambda *_: 3.0, accuracy=lambda job: 0.25 + dict(job.labels).get("window", 0) / 10)
-        runs = experiment("05_christoffel").table(jobs, database)
-    table = christoffel.task_table(runs)
-    assert set(table.index) == {"Dense", *(f"{name}, W={window}" for window in (0, 4) for name in
-                                           ("Christoffel 8/64", "Christoffel 7/64", "Local window, equal edges"))}
-    assert table.loc["Christoffel 8/64, W=4", "estimate"] == pytest.approx(0.65) and len(table) == 7
-    of_tasks = {dict(job.labels)["series"]: job.run for job in jobs if job.run.data.source != "text"}
-    assert of_tasks["Christoffel 7/64"].train.length == 64 and len(of_tasks) == 4

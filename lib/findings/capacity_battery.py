@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
 
 from lib import published
 from lib.conclusions import above_chance, listing
 from lib.findings.christoffel import chances, say_tasks, task_table
-from lib.statistics import Interval, wilson
+from lib.findings.shared import interval, row
+from lib.statistics import Interval, bootstrap_mean, wilson
 from lib.tables import select
+
+if TYPE_CHECKING:
+    from lib.database import Database
+    from lib.experiments.base import Job
 
 __all__ = ["chances", "say_tasks", "task_table", "wilson"]      # the notebook asks them of this module
 
@@ -59,17 +67,29 @@ def say_separation(table: pd.DataFrame) -> str:
     return f"Of {total} tasks asked without training, {len(apart)} separate the models{listed}."
 
 
-def in_context(runs: pd.DataFrame) -> pd.DataFrame:
-    """In-context score (nats; below 0 means that context helps), by model: mean over seeds of all domains."""
-    rows = select(runs, "in_context_score", split="in_context")
-    return rows.groupby("name")["value"].mean().sort_values().to_frame("in-context score, nats")
+def items(jobs: Sequence[Job], names: Sequence[str], database: Database, array: str) -> dict[str, np.ndarray]:
+    """An array of the battery by item (or window) of every model that was asked, a mean over seeds."""
+    found: dict[str, list[np.ndarray]] = {}
+    for job, name in zip(jobs, names, strict=True):
+        asked = [e for e in job.evaluations if e.name == "battery"]
+        if asked:
+            found.setdefault(name, []).append(np.asarray(database.array(job, asked[0], array), dtype=float))
+    return {name: np.mean(own, axis=0) for name, own in found.items()}
+
+
+def in_context(jobs: Sequence[Job], names: Sequence[str], database: Database) -> pd.DataFrame:
+    """In-context score (nats; below 0 means that context helps) by model, best first, with its interval over windows."""
+    domains = len(database.corpus.domains)
+    rows = [row(bootstrap_mean(np.split(own, domains)), name=name)
+            for name, own in items(jobs, names, database, "in_context").items()]
+    return pd.DataFrame(rows).set_index("name").sort_values("estimate")
 
 
 def say_in_context(table: pd.DataFrame) -> str:
-    best, worst = table.index[0], table.index[-1]
-    return (f"The in-context score is best for {best} ({table.iloc[0, 0]:+.3f} nats) and worst for {worst} "
-            f"({table.iloc[-1, 0]:+.3f}); "
-            "below 0 the loss late in the context is lower than early in it.")
+    best, worst = table.iloc[0], table.iloc[-1]
+    return (f"The in-context score is best for {best.name} ({interval(best).text()} nats) and worst for {worst.name} "
+            f"({interval(worst).text()}); below 0 the loss late in the context is lower than early in it. Their intervals "
+            f"{'do not overlap' if best['high'] < worst['low'] else 'overlap'}.")
 
 
 def published_battery(window: int = 12) -> pd.DataFrame:
@@ -109,21 +129,27 @@ def say_lambada(table: pd.DataFrame) -> str:
 
 
 def ladder(runs: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy by model size: rows are parameters, columns task and series; only what was trained at several sizes."""
-    rows = select(runs, "accuracy")
-    rows = rows[rows["length"].isna() & ~rows["split"].str.contains("/")]
-    sizes = rows.groupby("series")["parameters"].nunique()
-    rows = rows[rows["series"].isin(sizes.index[sizes > 1])]
-    rows = rows.assign(column=rows["series"] + ", " + rows["split"])
-    return rows.pivot_table(index="parameters", columns="column", values="value")
+    """Accuracy by model size with Wilson's interval and chance: rows are task, series and parameters; only series that were
+    trained at several sizes."""
+    battery = battery_table(runs).reset_index()
+    sized = select(runs, "accuracy").groupby("name")[["series", "parameters"]].first()
+    battery = battery.join(sized, on="name")
+    several = battery.groupby("series")["parameters"].transform("nunique") > 1
+    rows = battery[several].sort_values(["group", "series", "parameters"])
+    return rows.set_index(["group", "series", "parameters"])[["estimate", "low", "high", "chance"]]
 
 
 def say_ladder(table: pd.DataFrame) -> str:
+    """Where the largest model is better than the smallest: their intervals do not overlap."""
     if table.empty:
         return "One size of model was trained (`widths` is empty): no capacity ladder."
-    rise = table.iloc[-1] - table.iloc[0]
-    return (f"From {table.index[0]:,} to {table.index[-1]:,} parameters accuracy changes most for {rise.abs().idxmax()} "
-            f"({rise[rise.abs().idxmax()]:+.2f}).")
+    ends = {key: (own.iloc[0], own.iloc[-1]) for key, own in table.groupby(level=["group", "series"], sort=False)}
+    sizes = table.index.get_level_values("parameters")
+    apart = [f"{task}, {series} ({small['estimate']:.2f} to {large['estimate']:.2f})"
+             for (task, series), (small, large) in ends.items() if small["high"] < large["low"]]
+    worse = sum(large["high"] < small["low"] for small, large in ends.values())
+    return (f"From {sizes.min():,} to {sizes.max():,} parameters accuracy rises beyond its intervals in {len(apart)} of {len(ends)} "
+            f"pairs of task and model{f' ({listing(apart)})' if apart else ''} and falls in {worse}.")
 
 
 def by_distance(runs: pd.DataFrame) -> pd.DataFrame:
@@ -134,6 +160,21 @@ def by_distance(runs: pd.DataFrame) -> pd.DataFrame:
     first = rows["split"].str.extract(r"distance=(\d+)")[0].astype(int)
     names = rows["series"] + ("" if rows["setting"].nunique() == 1 else ", " + rows["setting"])
     return rows.assign(distance=first, name=names).pivot_table(index="distance", columns="name", values="value")
+
+
+def distance_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """The same cells in words: accuracy with Wilson's interval over the answers, all seeds together."""
+    rows = runs[runs["step"].isna() & runs["split"].fillna("").str.startswith("distance=")]
+    if rows.empty:
+        return pd.DataFrame()
+    rows = rows[rows["measure"].isin(("accuracy", "count"))]
+    wide = rows.pivot_table(index=["series", "setting", "split", "run"], columns="measure", values="value", dropna=True)
+    wide = wide.assign(right=(wide["accuracy"] * wide["count"]).round())
+    total = wide.groupby(level=["series", "setting", "split"])[["right", "count"]].sum()
+    said = [wilson(int(own["right"]), int(own["count"])) for _, own in total.iterrows()]
+    table = total.assign(text=[f"{i.estimate:.3f} ({i.low:.3f} to {i.high:.3f})" for i in said]).reset_index()
+    table["first"] = table["split"].str.extract(r"distance=(\d+)")[0].astype(int)
+    return table.pivot(index=["setting", "first"], columns="series", values="text").rename_axis(index=["task", "distance from"])
 
 
 def say_by_distance(table: pd.DataFrame) -> str:
