@@ -1,4 +1,4 @@
-"""Figures of the two notebooks that ask the suite's own questions: many patterns at once, and trends with their extrapolation."""
+"""Figures of the two notebooks that ask the suite's own questions: many patterns at once, and trends beyond the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notebook 8: every pattern at the ramp's pairs, runs shared with the window sweep, and sentences that turn with the numbers."""
+"""Notebook 8: every pattern at the ramp's pairs, runs shared with the window sweep, sentences that turn with the numbers."""
 
 from __future__ import annotations
 
@@ -177,7 +177,8 @@ def test_when_only_code_gains_then_only_code_is_named():
             return super().windows(job, length, variant, domain) - gain
     losses = Losses(jobs, OnCode(lambda job, length, variant: 3.0))
     table = found.by_domain(losses, "Local window, equal edges", ["Power law, sigma=0.85", "Dense"], DOMAINS, 256)
-    assert "docs: 0 of 2; code: 1 of 2 (Power law, sigma=0.85 (-0.200))." in found.say_domains(table, "Local window, equal edges")
+    said = found.say_domains(table, "Local window, equal edges")
+    assert "docs: 0 of 2; code: 1 of 2 (Power law, sigma=0.85 (-0.200))." in said
     cells = found.domain_cells(table)
     assert cells.loc["Power law, sigma=0.85", "code"] == (pytest.approx(-0.2), True) and not cells.loc["Dense", "docs"][1]
     assert cells.index[0] == "Power law, sigma=0.85"

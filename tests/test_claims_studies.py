@@ -71,13 +71,10 @@ def test_when_one_pattern_differs_from_the_local_window_then_its_claim_turns_and
     assert found["suite-bigbird-beats-local"].verdict == "undecided"
 
 
-def whole_tokens(job) -> int:
-    return profiles.load("small").train.tokens
-
-
 @pytest.mark.parametrize("slope, verdict", [(-0.01, "supported"), (0.01, "contradicted"), (0.0, "undecided")])
 def test_when_the_difference_moves_with_tokens_then_the_slope_is_found(slope, verdict):
-    found = verdicts(loss=lambda job, *_: 3 + slope * np.log2(job.run.train.tokens / whole_tokens(job)) * (series(job) == RAMP))
+    whole = profiles.load("small").train.tokens
+    found = verdicts(loss=lambda job, *_: 3 + slope * np.log2(job.run.train.tokens / whole) * (series(job) == RAMP))
     own = found["suite-rungs-gain-with-tokens"]
     assert own.verdict == verdict and own.effect == pytest.approx(slope, abs=1e-3) and own.seeds == 1
 
@@ -93,10 +90,10 @@ def test_when_only_tokens_beyond_the_stack_gain_then_the_claims_on_far_evidence_
     def at(job, bin_):
         return (-0.3 if bin_ >= 4 else 0.3 if bin_ == 0 else 0.0) * (series(job) == RAMP)
     found = verdicts(at=at)                                # bins 0-12, 13-24, 25-48, 49-96, 97-192, 193-255, first time
-    assert found["suite-rungs-pay-beyond-the-stack"].effect == pytest.approx(-0.3, abs=0.01)
+    stack = found["suite-rungs-pay-beyond-the-stack"]
+    assert stack.effect == pytest.approx(-0.3, abs=0.01) and stack.verdict == "supported"
+    assert stack.seeds == 3 and "97 or more" in stack.sentence
     assert found["suite-rungs-pay-beyond-the-window"].effect == pytest.approx(-0.3 * 2 / 5, abs=0.01)
-    assert found["suite-rungs-pay-beyond-the-stack"].verdict == "supported"
-    assert found["suite-rungs-pay-beyond-the-stack"].seeds == 3 and "97 or more" in found["suite-rungs-pay-beyond-the-stack"].sentence
     assert verdicts()["suite-rungs-pay-beyond-the-stack"].verdict == "undecided"
 
 

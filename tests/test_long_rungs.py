@@ -111,8 +111,9 @@ def test_when_a_length_is_given_then_rungs_go_up_to_it(length, rungs, last):
     assert rungs_within(length) == rungs
     ramp = next(job for job in planned("overnight" if length == 1024 else "small")
                 if series(job) == RAMP and job.run.train.length == length and job.run.data.source == "text")
-    assert len(build("scaled_base", rungs=dict(ramp.run.pattern.parameters).get("rungs", 15), window=0).plan(0, length).distances) \
-        == rungs + 1 and last < length
+    planned_rungs = dict(ramp.run.pattern.parameters).get("rungs", 15)
+    distances = build("scaled_base", rungs=planned_rungs, window=0).plan(0, length).distances
+    assert len(distances) == rungs + 1 and distances[-1] == last < length
 
 
 def test_when_bins_are_made_then_the_first_is_the_windows_reach_and_each_ends_at_twice_the_one_before():
@@ -216,6 +217,12 @@ def test_when_one_domain_differs_then_it_alone_is_named():
     assert "lower loss than the local window: Power law on code (-0.1" in said and "higher loss: none" in said
     assert table["group"].tolist() == ["docs", "docs", "code", "code"]
     assert table.loc[RAMP, "seeds"].tolist() == [3, 3] and table.loc["Power law", "seeds"].tolist() == [1, 1]
+
+
+def test_when_seeds_are_few_then_the_sentence_says_whose_intervals_are_narrower_for_it():
+    said = found.say_seeds({"A": 3, "B": 1})
+    assert "over seeds and windows: A (3);" in said and "say nothing of other seeds: B." in said
+    assert "alone" not in found.say_seeds({"A": 3}) and "over seeds" not in found.say_seeds({"B": 2})
 
 
 @pytest.mark.parametrize("kind", ["recurrence", "copy"])

@@ -20,7 +20,7 @@ def recurrence(**parameters):
 
 
 def looked_back(tokens: list[int], t: int, n: int) -> int | None:
-    """Distance from t to the token after the latest earlier place of the n tokens that end at t; the definition, word by word."""
+    """Distance from t to the token after the latest earlier place of the n tokens that end at t: the definition itself."""
     if t < n - 1:
         return None
     for s in range(t - 1, n - 2, -1):
@@ -79,7 +79,8 @@ def test_when_a_model_is_a_bigram_table_then_each_bin_is_the_sum_by_hand():
             assert only(result, "recurrence_count", split=domain, position=first) == counts.get(first, 0)
             assert only(result, "copy_count", split=domain, position=first) == len(copied.get(first, []))
             if first in copied:
-                assert only(result, "copy_nll", split=domain, position=first) == pytest.approx(np.mean(copied[first]), rel=1e-5)
+                copy = only(result, "copy_nll", split=domain, position=first)
+                assert copy == pytest.approx(np.mean(copied[first]), rel=1e-5)
             for window in range(16):
                 there = result.arrays[f"recurrence.{domain}"][window, at]
                 assert there == pytest.approx(sums.get((first, window), 0), rel=1e-5)
@@ -108,8 +109,8 @@ def test_when_a_model_copies_then_only_the_tokens_that_copying_gets_right_are_ch
     assert values(result, "recurrence_nll", position=80) == pytest.approx([np.log(V)] * 2, rel=1e-6)
 
 
-@pytest.mark.parametrize("parameters, words", [({"edges": (1, 4)}, "edges"), ({"edges": (0, 4, 4)}, "edges"), ({"n": 0}, "n = 0"),
-                                               ({"edges": ()}, "edges")])
+@pytest.mark.parametrize("parameters, words", [({"edges": (1, 4)}, "edges"), ({"edges": (0, 4, 4)}, "edges"),
+                                               ({"n": 0}, "n = 0"), ({"edges": ()}, "edges")])
 def test_when_a_parameter_is_wrong_then_the_error_names_it(parameters, words):
     with pytest.raises(SuiteError, match=words):
         evaluate(recurrence(**parameters), uniform(), run_of(), CORPUS)

@@ -159,8 +159,8 @@ def say_answer(tables: Mapping[int, pd.DataFrame], roles: Mapping[str, str], ref
         better = signs.index[signs == "below"]
         proposed = sum(roles[name] == "model" for name in better)
         told = f" ({listing(list(map(short, better)))}), {proposed} of them a document's proposal" if len(better) else ""
-        said.append(f"at {length} tokens {len(better)} of {len(own)} patterns have a lower loss than {short(reference)}{told}, "
-                    f"and {int((signs == 'above').sum())} a higher one")
+        said.append(f"at {length} tokens {len(better)} of {len(own)} patterns have a lower loss than {short(reference)}{told}"
+                    f", and {int((signs == 'above').sum())} a higher one")
     seeds = seed_words(int(min(table["seeds"].min() for table in tables.values())))
     note = ", ".join(filter(None, ["equal attended pairs", "Holm-corrected at each length", seeds]))
     text = "; ".join(said)
@@ -178,8 +178,8 @@ def say_cost(table: pd.DataFrame) -> str:
     sparse_ones, dense = table[table["role"] != "baseline"], table[table["role"] == "baseline"]
     speed = sparse_ones["tokens/s"].sort_values()
     flops = "attention, Mflop a token"
-    text = (f"Measured in training, the fastest of {len(speed)} sparse patterns is {short(speed.index[-1])} ({speed.iloc[-1]:,.0f} "
-            f"tokens/s), the slowest {short(speed.index[0])} ({speed.iloc[0]:,.0f})")
+    text = (f"Measured in training, the fastest of {len(speed)} sparse patterns is {short(speed.index[-1])} "
+            f"({speed.iloc[-1]:,.0f} tokens/s), the slowest {short(speed.index[0])} ({speed.iloc[0]:,.0f})")
     if len(dense):
         text += (f"; dense attention trains {dense['tokens/s'].iloc[0]:,.0f} tokens/s and counts "
                  f"{dense[flops].iloc[0] / sparse_ones[flops].mean():.1f} times their attention operations")

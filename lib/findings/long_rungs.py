@@ -1,4 +1,4 @@
-"""Notebook 9: where long rungs pay against a local window of as many keys: tokens, lengths, text, recurrence, planted copies."""
+"""Notebook 9: where long rungs pay against a local window of as many keys: tokens, length, text, recurrence, copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lib.findings.shared import interval, row, stack_of
 from lib.losses import Losses
 from lib.patterns import EdgeTable, Pattern
 from lib.plots import short
-from lib.statistics import Interval, accuracy, accuracy_difference, bootstrap_mean, seed_words
+from lib.statistics import ENOUGH_SEEDS, Interval, accuracy, accuracy_difference, bootstrap_mean, seed_words
 from lib.tables import job_names
 from lib.trend import Trend, linearised
 
@@ -46,7 +46,8 @@ def say_coverage(table: pd.DataFrame, length: int) -> str:
     said = []
     for name in table:
         whole = table.index[table[name] == 1.0]
-        said.append(f"{name} {f'all after {whole[0]} layers' if len(whole) else f'{table[name].iloc[-1]:.0%} after all layers'}")
+        far = f"all after {whole[0]} layers" if len(whole) else f"{table[name].iloc[-1]:.0%} after all layers"
+        said.append(f"{name} {far}")
     return f"Of the distances below {length}, sums of one a layer reach: {'; '.join(said)}."
 
 
@@ -162,7 +163,8 @@ def say_extrapolation(trend: Trend | None, found: Points, name: str, tokens: int
     if crossing is None:
         zero = "no crossing can be named, as the slope is not told from zero or leads away from it"
     else:
-        side = "inside the tokens trained" if crossing <= trend.longest else f"{times(crossing / trend.longest)} the longest run"
+        inside = crossing <= trend.longest
+        side = "inside the tokens trained" if inside else f"{times(crossing / trend.longest)} the longest run"
         zero = f"the line crosses zero at {short(crossing)} tokens, {side}"
     return (f"Extrapolated to the paper's {tokens:,} tokens, {times(tokens / trend.longest)} the longest run here, a line in "
             f"log tokens gives {there.text()} nats a token: {word}; {zero}. This is no verdict: {len(trend.values)} pairs of "
@@ -234,6 +236,15 @@ def say_domains(table: pd.DataFrame) -> str:
     return f"By text, Holm-corrected over {len(table)} comparisons — {'; '.join(said)}; the others are not told apart."
 
 
+def say_seeds(seeds: Mapping[str, int]) -> str:
+    """Which intervals hold for other seeds and which do not: those of one or two seeds are narrower for no merit."""
+    several = [f"{name} ({count})" for name, count in seeds.items() if count >= ENOUGH_SEEDS]
+    few = [name for name, count in seeds.items() if count < ENOUGH_SEEDS]
+    parts = [f"over seeds and windows: {listing(several)}" if several else "",
+             f"over windows alone, so that they are narrower and say nothing of other seeds: {listing(few)}" if few else ""]
+    return f"Intervals {'; '.join(filter(None, parts))}."
+
+
 def bins_of(jobs: Sequence[Job], length: int) -> list[str]:
     """What the bins of recurrence distance are called."""
     edges = _recurrence(next(job for job in jobs if _asked(job)))[1]
@@ -251,7 +262,10 @@ def _recurrence(job: Job) -> tuple[Any, tuple[int, ...]]:
 
 
 def by_recurrence(jobs: Sequence[Job], database: Any, name: str, length: int, kind: str = "recurrence") -> pd.DataFrame:
-    """The difference in each bin of recurrence distance, all text together; `share`: of the tokens. kind: recurrence | copy."""
+    """The difference in each bin of recurrence distance, all text together, and the bin's share of the tokens.
+
+    kind: of `lib.evals.recurrence.KINDS`.
+    """
     found = [pair for pair in whole(pairs(jobs, name, length)) if _asked(pair[0])]
     evaluation, domains = _recurrence(found[0][0])[0], database.corpus.domains
 
@@ -259,7 +273,8 @@ def by_recurrence(jobs: Sequence[Job], database: Any, name: str, length: int, ki
         return np.concatenate([database.array(job, evaluation, f"{what}.{domain}") for domain in domains])
     sums = np.stack([all_text(own, kind) - all_text(local, kind) for own, local in found])            # (S, N, bins + 1)
     counts = all_text(found[0][0], f"{kind}_count")                                                   # (N, bins + 1)
-    rows = [row(bootstrap_mean([linearised(sums[:, :, at], counts[:, at])]), bin=words, share=counts[:, at].sum() / counts.sum())
+    rows = [row(bootstrap_mean([linearised(sums[:, :, at], counts[:, at])]), bin=words,
+                share=counts[:, at].sum() / counts.sum())
             for at, words in enumerate(bins_of(jobs, length)) if (counts[:, at] > 0).any()]
     return pd.DataFrame(rows).set_index("bin")
 
@@ -342,15 +357,17 @@ def say_copies(tables: Mapping[str, pd.DataFrame]) -> str:
     if not tables:
         return "No planted copy was trained (`copy_distances` is empty)."
     distances = sorted({distance for table in tables.values() for distance in table.index})
-    said = [f"{distance}: {listing([name for name, table in tables.items() if distance in table.index and table.loc[distance, 'low'] > 0.5])}"
-            for distance in distances]
+    right = {distance: [name for name, table in tables.items() if distance in table.index and table["low"][distance] > 0.5]
+             for distance in distances}
+    said = [f"{distance}: {listing(names)}" for distance, names in right.items()]
     return f"Masks that get more than half of a planted copy right, by its distance in tokens — {'; '.join(said)}."
 
 
 def published_gain() -> pd.DataFrame:
     """Published: fixed rungs minus the ramp at W = 8 along the training, nats a token; index tokens, a column a dataset."""
     table = published.read("training_curves").query("window == 8 and seed == 42 and base == 'fibonacci'")
-    loss = table.assign(loss=np.log(table["perplexity"])).pivot_table(index="step", columns=["dataset", "schedule"], values="loss")
+    table = table.assign(loss=np.log(table["perplexity"]))
+    loss = table.pivot_table(index="step", columns=["dataset", "schedule"], values="loss")
     gain = pd.DataFrame({name: loss[name, "fixed"] - loss[name, "linear"] for name in loss.columns.levels[0]})
     gain.index = gain.index * (PAPER_TOKENS // TrainConfig().steps)
     return gain
@@ -361,9 +378,9 @@ def say_published(gain: pd.DataFrame) -> str:
     mean = gain.mean(axis=1).rolling(4).mean()                       # of four evaluations: single ones are noisy
     at = [float(mean[mean.index <= share * PAPER_TOKENS].iloc[-1]) for share in (0.25, 0.5, 1.0)]
     way = "still grows in the second half" if at[2] > 1.1 * at[1] else "no longer grows in the second half"
-    return (f"Published, the ramp's gain over fixed rungs is {at[0]:.3f} nats a token after a quarter of the training, {at[1]:.3f} "
-            f"after half and {at[2]:.3f} at the end (mean of {gain.shape[1]} sets, one seed): it {way}. No local window of as "
-            f"many keys was published.")
+    return (f"Published, the ramp's gain over fixed rungs is {at[0]:.3f} nats a token after a quarter of the training, "
+            f"{at[1]:.3f} after half and {at[2]:.3f} at the end (mean of {gain.shape[1]} sets, one seed): it {way}. No local "
+            f"window of as many keys was published.")
 
 
 def say_answer(cells: Mapping[str, Mapping[Any, Interval]], name: str) -> str:

@@ -103,7 +103,7 @@ def paired(evidence: Evidence, series: str, length: int | None = None) -> list[P
     """Runs of `series` beside the local window's with the same tokens, length and seed."""
     found = long_rungs.pairs(evidence.jobs, series, length)
     if not found:
-        raise NotTested(f"profile {evidence.profile.name} does not train {series} beside a local window in {evidence.notebook}")
+        raise NotTested(f"profile {evidence.profile.name} does not train {series} beside a local window")
     return found
 
 
