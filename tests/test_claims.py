@@ -46,7 +46,9 @@ def test_when_the_ledger_is_read_then_it_has_the_documents_and_every_row_of_the_
     assert rows == set(range(1, 26))
     for claim in CLAIMS.values():
         assert claim.statement.endswith(".") and claim.comparison.endswith("."), claim.id
-        assert claim.rule.startswith("Supported if") and "ontradicted" in claim.rule
+        assert claim.rule.startswith(f"Supported if {'' if claim.call.measure.exact else 'the effect is '}")
+        assert claim.region.words() in claim.rule and "contradicted" in claim.rule
+        assert ("no interval" in claim.rule) == (claim.call.measure.exact or claim.call.measure.by_run)
 
 
 @pytest.mark.parametrize("name", sorted({claim.notebook for claim in CLAIMS.values()}))

@@ -59,7 +59,7 @@ class Claim:
     @property
     def rule(self) -> str:
         """What is supported and what is contradicted."""
-        return self.region.rule(self.unit, self.call.measure.exact, self.call.measure.every)
+        return self.region.rule(self.call.measure)
 
 
 @lru_cache(maxsize=None)

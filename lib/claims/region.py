@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lib.errors import SuiteError, one_of, require
-from lib.statistics import LEVEL, Interval
+from lib.statistics import ENOUGH_SEEDS, LEVEL, Interval
+
+if TYPE_CHECKING:
+    from lib.claims.measures import Measure
 
 KINDS = ("below", "above", "at_most", "at_least", "equals", "between")
 
@@ -61,17 +65,18 @@ class Region:
         return {"below": f"below {high}", "above": f"above {low}", "at_most": f"at most {high}", "at_least": f"at least {low}",
                 "equals": low, "between": f"between {low} and {high}"}[self.kind]
 
-    def rule(self, unit: str, exact: bool, every: bool) -> str:
-        """The rule of the verdict, in words."""
-        where = f"{self.words()} {unit}".strip()
-        if exact:
-            return (f"Supported if {'every number is' if every else 'the number is'} {where}, else contradicted; "
+    def rule(self, measure: Measure) -> str:
+        """The rule of the verdict on what `measure` gives, in words."""
+        where = f"{self.words()} {measure.unit}".strip()
+        if measure.exact:
+            return (f"Supported if {'every number is' if measure.every else 'the number is'} {where}, else contradicted; "
                     f"it is exact, so there is no interval.")
-        what = "every comparison's" if every else "its"
-        other = "of one of them" if every else ""
+        what, other, again = (("every comparison's", "of one of them ", " after a correction for their number") if measure.every
+                              else ("its", "", ""))
+        few = f" With fewer than {ENOUGH_SEEDS} seeds there is no interval, and the mean decides." if measure.by_run else ""
         return (f"Supported if the effect is {where}: {what} whole {100 * LEVEL:.0f} % interval, with p < {1 - LEVEL:.2g} "
-                f"after Holm's correction over the ledger; contradicted if the whole interval {other + ' ' if other else ''}"
-                f"lies outside, with the same p; else undecided.")
+                f"after Holm's correction over the ledger; contradicted if the whole interval {other}lies outside, with the "
+                f"same p{again}; else undecided.{few}")
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,14 @@ _FOUND: dict[str, Measure] = {}
 
 @dataclass(frozen=True)
 class Measure:
-    """A function by name. exact: its number has no chance in it. every: it compares several, and each must agree."""
+    """A function by name. exact: its number has no chance in it. every: it compares several, and each must agree. by_run: each
+    run has one number, so that fewer than three seeds have no interval."""
     name: str
     function: Callable[..., Found]
     unit: str
     exact: bool = False
     every: bool = False
+    by_run: bool = False
 
     @property
     def declared(self) -> dict[str, Declared]:
@@ -36,10 +38,10 @@ class Measure:
                 for name, own in signature.parameters.items() if own.kind is own.KEYWORD_ONLY}
 
 
-def measure(unit: str, *, exact: bool = False, every: bool = False) -> Callable[[Callable[..., Found]], Callable[..., Found]]:
-    """Declare a function as a measure in `unit`."""
+def measure(unit: str, **kind: bool) -> Callable[[Callable[..., Found]], Callable[..., Found]]:
+    """Declare a function as a measure in `unit`; `kind` is what `Measure` says of it."""
     def declare(function: Callable[..., Found]) -> Callable[..., Found]:
-        _FOUND[function.__name__] = Measure(function.__name__, function, unit, exact, every)
+        _FOUND[function.__name__] = Measure(function.__name__, function, unit, **kind)
         return function
     return declare
 

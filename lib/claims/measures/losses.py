@@ -131,7 +131,7 @@ def recommended_sigma_against(evidence: Evidence, *, other: str, at_equal_comput
     return compared(found)
 
 
-@measure("nats, a mean over training", every=True)
+@measure("nats, a mean over training", every=True, by_run=True)
 def descent(evidence: Evidence, *, series: str, others: tuple[str, ...]) -> Found:
     """Training loss averaged over the steps, of `series` minus that of each of `others`; they have equal pairs, so that a
     step costs the same. Over seeds; of too few it has no interval."""

@@ -18,7 +18,7 @@ QUICK = 500         # resamples where there are dozens of intervals
 
 # Learned alpha
 
-@measure("in alpha")
+@measure("in alpha", by_run=True)
 def alpha_travel(evidence: Evidence, *, series: str, setting: tuple[str, ...] = ()) -> Found:
     """How far training has moved alpha from its start: the layer that moved most, of each run."""
     model = evidence.find(series, setting=setting)[0]
@@ -53,7 +53,7 @@ def starts(job: Job) -> list[float]:
 
 # Cost
 
-@measure("times")
+@measure("times", by_run=True)
 def speed_ratio(evidence: Evidence, *, series: str, other: str) -> Found:
     """Training speed of `other` over that of `series`, tokens a second as they were trained here."""
     model, control = pairs(evidence, (series,), (other,))[0]
