@@ -123,6 +123,14 @@ def test_when_a_verdict_rests_on_one_seed_then_it_is_marked_and_others_are_not(p
     assert marked == {"claim-F2", "claim-S2"}
 
 
+def test_when_an_interval_would_decide_but_the_correction_does_not_let_it_then_its_row_shows_the_p(site, monkeypatch):
+    claims = [judgement("F1", "fibonacci", "undecided", p=0.21), judgement("F2", "fibonacci", "undecided", high=0.01, p=0.21),
+              judgement("F3", "fibonacci", "supported")]
+    shown = built(monkeypatch, claims)
+    corrected = [own.claim.id for own in claims if "after Holm" in text(shown.select_one(f"#claim-{own.claim.id} .effect"))]
+    assert corrected == ["F1"] and "p = 0.210 after Holm's correction" in text(shown.select_one("#claim-F1 .effect"))
+
+
 def test_when_a_claim_has_no_effect_then_its_row_says_why_without_unfolding(page):
     for identifier, why in (("P1", "Its notebook has not run yet."), ("C1", "KeyError: 'no such <series>'")):
         said = page.select_one(f"#claim-{identifier} .effect .why")
@@ -172,6 +180,10 @@ def test_when_a_measure_gives_no_number_then_it_is_shown_as_failed_and_the_page_
     assert (entry["verdict"], entry["effect"], entry["interval"]) == ("failed", None, None)
 
 
+def test_when_there_is_no_interval_then_nothing_is_drawn(page):
+    assert page.select_one("#claim-A1 svg") is None and page.select_one("#claim-F1 svg") is not None
+
+
 # Other profiles
 
 def test_when_another_profile_was_judged_then_its_verdict_stands_beside_and_untested_ones_do_not(page, claims):
@@ -211,44 +223,6 @@ def test_when_a_rule_has_changed_then_a_verdict_by_the_earlier_one_is_left_out_w
         shutil.rmtree(path.parent.parent)
     assert "1 verdict of profile earlier is left out: by an earlier rule." in text(shown.select_one("#claims"))
     assert "earlier" not in text(shown.find(id="claim-F1")) and "earlier: ✓ supported" in text(shown.find(id="claim-F2"))
-
-
-# Numbers and small pictures
-
-@pytest.mark.parametrize(("value", "decimals", "expected"), [
-    (0.0, None, "0"), (133.0, None, "133"), (-0.0273, None, "−0.0273"), (1234567.0, None, "1,234,567"), (4.8, None, "4.8"),
-    (0.123456, None, "0.1235"), (1234.56, None, "1,235"), (-0.0004, 3, "0.000"), (-1.25, 1, "−1.2"), (20.0, 2, "20.00")])
-def test_when_a_number_is_written_then_digits_and_sign_are_those_of_a_page(value, decimals, expected):
-    assert ledger.written(value, decimals) == expected
-
-
-@pytest.mark.parametrize(("low", "high", "decimals"), [(-0.051, -0.033, 3), (0.1, 0.9, 2), (-3.0, 12.0, 0), (1.0, 1.00001, 5)])
-def test_when_an_interval_is_narrow_then_more_decimals_are_shown(low, high, decimals):
-    own = judgement("F1", "fibonacci", "undecided", effect=low, low=low, high=high)
-    assert ledger.digits(own) == decimals
-
-
-@pytest.mark.parametrize(("region", "effect", "low", "high"), [
-    ({"below": 0}, -0.042, -0.051, -0.033), ({"below": 1}, 1.5, 1.1, 1.9), ({"above": 0}, 0.0, -1, 2),
-    ({"between": [-0.02, 0.02]}, 0.05, 0.01, 0.09)])
-def test_when_an_interval_is_drawn_then_places_are_its_numbers_and_the_claimed_side_is_shaded(region, effect, low, high):
-    own = judgement("F1", "fibonacci", "undecided", region=region, effect=effect, low=low, high=high)
-    svg = BeautifulSoup(ledger.Row(own, "", "", ()).plot, "html.parser")
-    start, end = map(float, re.fullmatch(r"M([\d.]+) 7H([\d.]+)", svg.select_one(".span")["d"]).groups())
-    point, left = float(svg.circle["cx"]), float(svg.rect["x"])
-    shaded = (left, left + float(svg.rect["width"]))
-
-    def place(value: float) -> float:
-        return start + (value - low) / (high - low) * (end - start)
-    assert 0 < start <= point <= end < ledger.WIDE and point == pytest.approx(place(effect), abs=0.25)
-    kind, ends = next(iter(region.items()))
-    bounds = ends if kind == "between" else [-np.inf, ends] if kind == "below" else [ends, np.inf]
-    expected = np.clip([place(bound) for bound in bounds], 0, ledger.WIDE)
-    assert shaded == pytest.approx(expected, abs=0.4) and svg.svg["aria-hidden"] == "true"
-
-
-def test_when_there_is_no_interval_then_nothing_is_drawn(page):
-    assert page.select_one("#claim-A1 svg") is None and page.select_one("#claim-F1 svg") is not None
 
 
 # The picture of all patterns

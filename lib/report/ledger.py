@@ -63,6 +63,12 @@ class Row:
         return "below 0.001" if self.judgement.p < 0.001 else f"{self.judgement.p:.3f}"
 
     @property
+    def held_back(self) -> bool:
+        """Whether the interval alone would decide, but not after the correction for all that the ledger asks."""
+        own = self.judgement
+        return own.verdict == "undecided" and own.low is not None and own.claim.region.side(own) is not None
+
+    @property
     def published(self) -> str:
         """The published value with its unit; empty: there is none."""
         own = self.judgement.claim.published
