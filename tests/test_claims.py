@@ -346,6 +346,20 @@ def test_when_the_gain_is_at_late_positions_then_it_is_not_flat():
         assert flat[name].verdict == "supported"
 
 
+def test_when_late_tokens_gain_from_context_then_it_helps():
+    class Beyond(ClaimDatabase):
+        """At 1024 tokens the ramp's loss beyond the training length of 256 is `gain` lower."""
+        def array(self, job, evaluation, name):
+            found = super().array(job, evaluation, name)
+            if name.startswith("nll") and name.endswith(".1024") and series(job) == RAMP:
+                found = found - self.numbers["gain"](job) * np.diff(self.edges(1024)) * (self.edges(1024)[:-1] >= 256)
+            return found
+    name = "suite-context-beyond-helps-the-ramp"
+    for gain, verdict in ((0.1, "supported"), (-0.1, "contradicted")):
+        own = judged(Beyond(gain=lambda job, gain=gain: gain), claims=[CLAIMS[name]])[name]
+        assert own.verdict == verdict and own.effect == pytest.approx(-gain)
+
+
 def test_when_frozen_rungs_are_better_then_untrained_distances_hurt():
     for frozen, verdict in ((2.9, "supported"), (3.1, "contradicted")):
         database = ClaimDatabase(lambda job, length, variant, frozen=frozen: frozen if variant == "rungs=frozen" else 3.0,

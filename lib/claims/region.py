@@ -71,8 +71,9 @@ class Region:
         if measure.exact:
             return (f"Supported if {'every number is' if measure.every else 'the number is'} {where}, else contradicted; "
                     f"it is exact, so there is no interval.")
-        what, other, again = (("every comparison's", "of one of them ", " after a correction for their number") if measure.every
-                              else ("its", "", ""))
+        what, other, again = ("its", "", "")
+        if measure.every:
+            what, other, again = "every comparison's", "of one of them ", " after a correction for their number"
         few = f" With fewer than {ENOUGH_SEEDS} seeds there is no interval, and the mean decides." if measure.by_run else ""
         return (f"Supported if the effect is {where}: {what} whole {100 * LEVEL:.0f} % interval, with p < {1 - LEVEL:.2g} "
                 f"after Holm's correction over the ledger; contradicted if the whole interval {other}lies outside, with the "
