@@ -78,7 +78,7 @@ def blurred_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: L
 
     near_k, near_v = (F.pad(x, (0, 0, W, 0)).unfold(2, W + 1, 1) for x in (k, v))               # (B, G, T, D, W + 1)
     far_k, far_v = (mixed(x, kernel) / kernel_sum[:, None] for x in (k, v))                     # (B, G, R, D, T)
-    outside = at[:, None] < torch.arange(W, -1, -1, device=q.device)                            # (T, W + 1): the furthest first
+    outside = at[:, None] < torch.arange(W, -1, -1, device=q.device)                            # (T, W + 1): furthest first
     near = torch.einsum("bghtd,bgtdw->bghtw", q, near_k).masked_fill(outside, float("-inf"))
     far = torch.einsum("bghtd,bgrdt->bghtr", q, far_k).masked_fill(~exists.t(), float("-inf"))
     weights = torch.softmax(torch.cat([near, far], -1), -1)

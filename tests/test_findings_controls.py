@@ -1,4 +1,4 @@
-"""Controls and published numbers in notebooks 1 to 6: tables against numbers that a test chose, sentences that turn with them."""
+"""Controls and published numbers in notebooks 1 to 6: tables against numbers that a test chose, sentences turned by them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from lib import paths as where
 from lib import profiles, tables
 from lib.experiments import experiment
 from lib.experiments.power_law_sigma import draws_for, expected_pairs
-from lib.findings import capacity_battery, christoffel, power_law_sigma, published_battery, published_sweep
+from lib.findings import (capacity_battery, christoffel, extrapolation, power_law_sigma, published_battery,
+                          published_lengths, published_sweep)
 from lib.patterns import build
 from lib.statistics import wilson
 from made_up_results import MadeUpDatabase
@@ -116,7 +117,7 @@ def test_when_the_ramp_answers_better_or_worse_than_fixed_then_it_is_said_beside
         assert table.loc["blimp", "published"] == pytest.approx(mean["staggered"] - mean["fixed"])
         assert np.sign(table["ours"]).eq(sign).all() and (table["low"] * table["high"] > 0).all()
         same = int((np.sign(table["published"]) == sign).sum())
-        assert f"{len(table)} are decided here (interval over items), {same} of them" in published_battery.say_beside(table)
+        assert f"{len(table)} are decided here (intervals over items, one seed), {same} of them" in published_battery.say_beside(table)
     beside = published_battery.beside(runs)
     own = beside.loc[("blimp", "blimp accuracy", "Fibonacci, linear ramp")]
     assert own["published"] == pytest.approx(mean["staggered"]) and own["ours"] == 0.1 and own["low"] < 0.1 < own["high"]
@@ -128,7 +129,7 @@ def test_when_context_helps_one_model_more_then_its_score_is_best_and_intervals_
     table = capacity_battery.in_context(jobs, names, database)
     assert table.index[0].startswith("Fibonacci, linear ramp") and table["estimate"].iloc[0] == pytest.approx(-0.9, abs=0.1)
     assert "do not overlap" in capacity_battery.say_in_context(table)
-    assert "overlap." in capacity_battery.say_in_context(table.iloc[[0, 0]])
+    assert "intervals overlap (one seed)" in capacity_battery.say_in_context(table.iloc[[0, 0]])
 
 
 def test_when_larger_models_answer_better_then_the_ladder_counts_where_intervals_are_apart():
@@ -142,11 +143,25 @@ def test_when_larger_models_answer_better_then_the_ladder_counts_where_intervals
     assert "no capacity ladder" in capacity_battery.say_ladder(table.iloc[:0])
 
 
-def test_when_distances_are_tabled_then_seeds_are_pooled_and_intervals_are_wilsons():
+def test_when_distances_are_tabled_then_it_is_the_mean_over_seeds_and_no_answer_counts_twice():
     def rows(seed, accuracy, count):
         what = {"series": "Dense", "setting": "mqar", "split": "distance=4-7", "run": f"r{seed}", "step": np.nan}
         return [what | {"measure": "accuracy", "value": accuracy}, what | {"measure": "count", "value": count}]
     table = capacity_battery.distance_table(pd.DataFrame(rows(1, 0.5, 10.0) + rows(2, 1.0, 30.0)))
-    found = wilson(35, 40)
-    assert table.loc[("mqar", 4), "Dense"] == f"0.875 ({found.low:.3f} to {found.high:.3f})"
+    found = wilson(7.5, 10)
+    assert table.loc[("mqar", 4), "Dense"] == f"0.750 ({found.low:.3f} to {found.high:.3f})"
     assert capacity_battery.distance_table(pd.DataFrame(columns=["step", "split", "measure"])).empty
+
+
+def test_when_a_model_keeps_or_loses_its_perplexity_then_it_is_beside_the_published_change():
+    theirs = pd.read_csv(where.PUBLISHED / "length_extrapolation.csv").query("base == 'dense'").groupby("eval_length")["perplexity"]
+    mean = {length: float(np.exp(np.log(own).mean())) for length, own in theirs}
+    for rises, same in (("Dense", "Dense"), ("Fibonacci, linear ramp", "none")):
+        jobs, _, losses = results("03_extrapolation", lambda name, length, _, rises=rises: 3 + (length > 64) * (name == rises))
+        plain = extrapolation.shown_of(extrapolation.variants(jobs, tables.job_names(jobs)), plain=True)
+        table = published_lengths.beside(losses, plain, 64, (1, 2, 4), 4)
+        dense = table.loc[("Dense", 4)]
+        assert dense["published, %"] == pytest.approx(100 * (mean[4096] / mean[1024] - 1))
+        assert dense["ours, %"] == pytest.approx(100 * math.expm1(rises == "Dense"), abs=1e-6)
+        said = published_lengths.say(table)
+        assert ("Dense" in said.partition("Otherwise")[0]) == (same == "Dense") and "one seed" in said

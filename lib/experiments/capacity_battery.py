@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from lib.config import DataConfig, Evaluation
 from lib.experiments import base
-from lib.experiments.common import CONTROLS, DENSE, DENSE_LABELS, Recipe, TinyModel, dense_jobs, model_labels, ordered
+from lib.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, SEQUENCES, Recipe, TinyModel,
+                                    dense_jobs, model_labels, ordered)
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def trained_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
             else:
                 spec, labels = recipe.scaled(mask, parameters.window), model_labels(mask, parameters.window)
             data = data_of(task, parameters.trained_length)
-            jobs += [base.Job.of(tiny.run(spec, data, seed), Evaluation.of("task", count=256, seed=0),
+            jobs += [base.Job.of(tiny.run(spec, data, seed), Evaluation.of("task", count=SEQUENCES, seed=0),
                                  **labels | {"setting": task}) for seed in parameters.seeds]
     return jobs
 

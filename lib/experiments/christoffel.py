@@ -8,7 +8,7 @@ from typing import Any
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import one_of, require
 from lib.experiments import base
-from lib.experiments.common import CONTROLS, DENSE, DENSE_LABELS, Recipe, TinyModel, dense_jobs, ordered
+from lib.experiments.common import CONTROLS, DENSE, DENSE_LABELS, SEQUENCES, Recipe, TinyModel, dense_jobs, ordered
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def word_spec(word: str, window: int = 0) -> PatternSpec:
 
 def task_jobs(parameters: Parameters) -> list[base.Job]:
     """Models trained directly on long-range tasks, one a mask and window; controls have the pairs of the last word."""
-    return [base.Job.of(tiny.run(spec, DataConfig.of(task), seed), Evaluation.of("task", count=256, seed=0),
+    return [base.Job.of(tiny.run(spec, DataConfig.of(task), seed), Evaluation.of("task", count=SEQUENCES, seed=0),
                         **labels | {"setting": task})
             for tiny in [TinyModel(parameters.task_length, parameters.task_steps)] for task in parameters.tasks
             for window in parameters.task_windows for mask in parameters.task_masks

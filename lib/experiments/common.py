@@ -150,6 +150,7 @@ def control_labels(name: str, equal_pairs: float, window: int | None = None, set
 
 
 DENSE = PatternSpec.of("dense")
+SEQUENCES = 256         # of a task that a model was trained for, on which it is asked
 DENSE_LABELS = {"series": "Dense", "role": "baseline"}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import require
 from lib.experiments import base
-from lib.experiments.common import Recipe, TinyModel, dense_jobs, model_labels, ordered
+from lib.experiments.common import SEQUENCES, Recipe, TinyModel, dense_jobs, model_labels, ordered
 
 STARTS = {"one": "fibonacci/learned", "ramp": "fibonacci/learned_ramp"}
 
@@ -71,7 +71,7 @@ def probe_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
         tiny = TinyModel(parameters.probe_length, parameters.probe_steps, layers=depth)
         for model in parameters.probe_models + parameters.probe_blurred:
             spec, blurred = probe_spec(parameters, recipe, model), model in parameters.probe_blurred
-            rates = parameters.probe_blur_theta_lr if blurred else parameters.probe_theta_lr if spec.name == "learned" else (1.0,)
+            rates = {"blurred": parameters.probe_blur_theta_lr, "learned": parameters.probe_theta_lr}.get(spec.name, (1.0,))
             wanted = [(parameters.probe_distances, theta_lr) for theta_lr in rates]
             wanted += [] if blurred else [(parameters.probe_rungs, 1.0)]
             for distances, theta_lr in wanted:
@@ -100,4 +100,4 @@ def rungs_within(length: int) -> int:
 
 def measured(spec: PatternSpec) -> list[Evaluation]:
     """Accuracy of a probe's model, and its alphas where it has some."""
-    return [Evaluation.of("task", count=256, seed=0), *([Evaluation.of("alphas")] if spec.name in ("learned", "blurred") else [])]
+    return [Evaluation.of("task", count=SEQUENCES, seed=0), *[Evaluation.of("alphas")] * (spec.name in ("learned", "blurred"))]

@@ -17,7 +17,7 @@ from lib.experiments.common import Recipe, dense_jobs, ordered
 class Parameters(base.Parameters):
     sigmas: tuple[float, ...] = (0.5, 0.85, 1.2)  # exponents: q(d) ~ d^-(1 + sigma)
     budgets: tuple[int, ...] = (32,)      # neighbours a query, itself included
-    draws_sigmas: tuple[float, ...] = (0.85,)     # exponents trained also with the document's draws, as many as give the budget
+    draws_sigmas: tuple[float, ...] = (0.85,)     # exponents trained also with the document's draws, at the budget's pairs
     radius: int = 8                       # local window: distances 0 to radius
     controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of each budget
     layers: int = 0                       # depth; 0: the profile's

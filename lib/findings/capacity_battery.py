@@ -10,9 +10,9 @@ import pandas as pd
 
 from lib import published
 from lib.conclusions import above_chance, listing
-from lib.findings.christoffel import chances, say_tasks, task_table
+from lib.findings.christoffel import chances, of_sequences, say_tasks, task_table
 from lib.findings.shared import interval, row
-from lib.statistics import Interval, bootstrap_mean, wilson
+from lib.statistics import Interval, bootstrap_mean, seed_words, wilson
 from lib.tables import select
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ def battery_table(runs: pd.DataFrame) -> pd.DataFrame:
     for (task, name), own in asked.groupby(["split", "name"], sort=False):
         keys = list(zip(own["run"], own["split"], strict=True))
         trials = [int(count[key]) for key in keys]
-        found = wilson(sum(round(v * n) for v, n in zip(own["value"], trials, strict=True)), sum(trials))
+        found = wilson(float(own["value"].mean()) * trials[0], trials[0], len(own))        # the same items for all seeds
         rows.append({"name": name, "group": task, "estimate": found.estimate, "low": found.low, "high": found.high,
-                     "chance": float(np.mean([chance[key] for key in keys])), "items": sum(trials)})
+                     "chance": float(np.mean([chance[key] for key in keys])), "items": trials[0],
+                     "seeds": len(own)})
     return pd.DataFrame(rows).set_index("name")
 
 
@@ -68,28 +69,28 @@ def say_separation(table: pd.DataFrame) -> str:
 
 
 def items(jobs: Sequence[Job], names: Sequence[str], database: Database, array: str) -> dict[str, np.ndarray]:
-    """An array of the battery by item (or window) of every model that was asked, a mean over seeds."""
+    """An array of the battery by item (or window) of every model that was asked, `[S, N]` of S seeds."""
     found: dict[str, list[np.ndarray]] = {}
     for job, name in zip(jobs, names, strict=True):
         asked = [e for e in job.evaluations if e.name == "battery"]
         if asked:
             found.setdefault(name, []).append(np.asarray(database.array(job, asked[0], array), dtype=float))
-    return {name: np.mean(own, axis=0) for name, own in found.items()}
+    return {name: np.stack(own) for name, own in found.items()}
 
 
 def in_context(jobs: Sequence[Job], names: Sequence[str], database: Database) -> pd.DataFrame:
     """In-context score (nats; below 0 means that context helps) by model, best first, with its interval over windows."""
     domains = len(database.corpus.domains)
-    rows = [row(bootstrap_mean(np.split(own, domains)), name=name)
+    rows = [row(bootstrap_mean(np.split(own, domains, axis=1)), name=name)
             for name, own in items(jobs, names, database, "in_context").items()]
     return pd.DataFrame(rows).set_index("name").sort_values("estimate")
 
 
 def say_in_context(table: pd.DataFrame) -> str:
-    best, worst = table.iloc[0], table.iloc[-1]
+    best, worst, seeds = table.iloc[0], table.iloc[-1], seed_words(int(table["seeds"].min()))
     return (f"The in-context score is best for {best.name} ({interval(best).text()} nats) and worst for {worst.name} "
             f"({interval(worst).text()}); below 0 the loss late in the context is lower than early in it. Their intervals "
-            f"{'do not overlap' if best['high'] < worst['low'] else 'overlap'}.")
+            f"{'do not overlap' if best['high'] < worst['low'] else 'overlap'}{f' ({seeds})' if seeds else ''}.")
 
 
 def published_battery(window: int = 12) -> pd.DataFrame:
@@ -148,8 +149,9 @@ def say_ladder(table: pd.DataFrame) -> str:
     apart = [f"{task}, {series} ({small['estimate']:.2f} to {large['estimate']:.2f})"
              for (task, series), (small, large) in ends.items() if small["high"] < large["low"]]
     worse = sum(large["high"] < small["low"] for small, large in ends.values())
-    return (f"From {sizes.min():,} to {sizes.max():,} parameters accuracy rises beyond its intervals in {len(apart)} of {len(ends)} "
-            f"pairs of task and model{f' ({listing(apart)})' if apart else ''} and falls in {worse}.")
+    listed = f" ({listing(apart)})" if apart else ""
+    return (f"From {sizes.min():,} to {sizes.max():,} parameters accuracy rises beyond its intervals in {len(apart)} of "
+            f"{len(ends)} pairs of task and model{listed} and falls in {worse}.")
 
 
 def by_distance(runs: pd.DataFrame) -> pd.DataFrame:
@@ -163,18 +165,19 @@ def by_distance(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def distance_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """The same cells in words: accuracy with Wilson's interval over the answers, all seeds together."""
+    """The same cells in words: accuracy with its interval (`of_sequences`), a mean over seeds."""
     rows = runs[runs["step"].isna() & runs["split"].fillna("").str.startswith("distance=")]
     if rows.empty:
         return pd.DataFrame()
     rows = rows[rows["measure"].isin(("accuracy", "count"))]
-    wide = rows.pivot_table(index=["series", "setting", "split", "run"], columns="measure", values="value", dropna=True)
-    wide = wide.assign(right=(wide["accuracy"] * wide["count"]).round())
-    total = wide.groupby(level=["series", "setting", "split"])[["right", "count"]].sum()
-    said = [wilson(int(own["right"]), int(own["count"])) for _, own in total.iterrows()]
-    table = total.assign(text=[f"{i.estimate:.3f} ({i.low:.3f} to {i.high:.3f})" for i in said]).reset_index()
+    wide = rows.pivot_table(index=["series", "setting", "split", "run"], columns="measure", values="value")
+    cells = wide.groupby(level=["series", "setting", "split"], sort=False)
+    said = {key: of_sequences(list(own["accuracy"]), [int(n) for n in own["count"]]) for key, own in cells}
+    table = pd.DataFrame([(*key, f"{i.estimate:.3f} ({i.low:.3f} to {i.high:.3f})") for key, i in said.items()],
+                         columns=["series", "setting", "split", "text"])
     table["first"] = table["split"].str.extract(r"distance=(\d+)")[0].astype(int)
-    return table.pivot(index=["setting", "first"], columns="series", values="text").rename_axis(index=["task", "distance from"])
+    found = table.pivot(index=["setting", "first"], columns="series", values="text")
+    return found.rename_axis(index=["task", "distance from"])
 
 
 def say_by_distance(table: pd.DataFrame) -> str:

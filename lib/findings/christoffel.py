@@ -10,13 +10,14 @@ import pandas as pd
 
 from lib import graph
 from lib.conclusions import above_chance, compared, correlation, listing, not_higher, verdict
+from lib.experiments.common import SEQUENCES
 from lib.findings.power_law_sigma import curves_over
 from lib.findings.shared import against, interval, stack_of, standing
 from lib.flops import attention_training_flops
 from lib.losses import Losses
 from lib.patterns import Pattern
 from lib.patterns.christoffel import carry_word, coprime_neighbours
-from lib.statistics import wilson
+from lib.statistics import Interval, seed_words, wilson
 from lib.tables import by_step, select
 
 # Audit row 24: what four layers reach of the distances 0 to 2047 (window, m, k; 0 random keys).
@@ -196,23 +197,28 @@ def chances(table: pd.DataFrame) -> dict[str, float]:
     return table.groupby("group", sort=False)["chance"].mean().to_dict()
 
 
+def of_sequences(shares: Sequence[float], answers: Sequence[int]) -> Interval:
+    """Wilson's interval of an accuracy over runs (seeds): answers of one sequence depend on one another, so that a sequence
+    counts once, and all runs are asked the same sequences. It holds the trained models fixed."""
+    trials = min(SEQUENCES, *answers) if len(answers) > 1 else min(SEQUENCES, answers[0])
+    return wilson(float(np.mean(shares)) * trials, trials, len(shares))
+
+
 def task_table(runs: pd.DataFrame) -> pd.DataFrame:
     """Accuracy of the models trained on a task, with Wilson's interval and chance; `group` is the task."""
+    columns = ["name", "group", "estimate", "low", "high", "chance", "answers", "seeds"]
     if "accuracy" not in set(runs["measure"]):
-        return pd.DataFrame(columns=["group", "estimate", "low", "high", "chance"])
+        return pd.DataFrame(columns=columns).set_index("name")
     rows = select(runs, "accuracy")
     rows = rows[rows["split"] == rows["setting"]]
-    rows = rows.assign(model=[name.removesuffix(f", {task}") for name, task in zip(rows["name"], rows["setting"], strict=True)])
-    chance = select(runs, "chance").set_index(["run", "split"])["value"]
-    count = select(runs, "count").set_index(["run", "split"])["value"]
+    models = [name.removesuffix(f", {task}") for name, task in zip(rows["name"], rows["setting"], strict=True)]
+    value = runs[runs["step"].isna()].set_index(["measure", "run", "split"])["value"]
     found = []
-    for (task, series), own in rows.groupby(["setting", "model"], sort=False):
-        keys = list(zip(own["run"], own["split"], strict=True))
-        trials = [int(count[key]) for key in keys]
-        right = sum(round(value * n) for value, n in zip(own["value"], trials, strict=True))
-        solved = wilson(right, sum(trials))
-        found.append((series, task, solved.estimate, solved.low, solved.high, float(chance[keys[0]]), sum(trials)))
-    columns = ["name", "group", "estimate", "low", "high", "chance", "tokens scored"]
+    for (task, name), own in rows.assign(model=models).groupby(["setting", "model"], sort=False):
+        answers = [int(value["count", run, task]) for run in own["run"]]
+        solved = of_sequences(list(own["value"]), answers)
+        found.append((name, task, solved.estimate, solved.low, solved.high, float(value["chance", own["run"].iloc[0], task]),
+                      answers[0], len(own)))
     return pd.DataFrame(found, columns=columns).set_index("name")
 
 
@@ -225,5 +231,7 @@ def say_tasks(table: pd.DataFrame) -> str:
         word = "separates" if best["low"] > worst["high"] else "does not separate"
         solved = [f"{name} {row['estimate']:.2f} ({above_chance(interval(row), row['chance'])})"
                   for name, row in ranked.iterrows()]
-        said.append(f"Trained for directly, {task} {word} the masks (chance {best['chance']:.3f}): {listing(solved)}.")
+        seeds = seed_words(int(own["seeds"].min()))
+        said.append(f"Trained for directly{f', {seeds}' if seeds else ''}, {task} {word} the masks "
+                    f"(chance {best['chance']:.3f}): {listing(solved)}.")
     return " ".join(said) or "No task was trained for directly."

@@ -9,8 +9,8 @@ import pandas as pd
 
 from lib import published
 from lib.conclusions import listing
+from lib.findings.christoffel import of_sequences
 from lib.findings.learned_alpha import lands
-from lib.statistics import wilson
 
 FOUND = 0.5             # a cell is found where more than half of the answers are right
 BLUR = "learned with a blur"
@@ -28,15 +28,15 @@ def cells(runs: pd.DataFrame, parameters: Any) -> pd.DataFrame:
     for row in rows[rows["measure"] == "accuracy"].itertuples():
         distance = int(row.split.removeprefix("distance=")) if row.split.startswith("distance=") else None
         if distance in parameters.probe_distances:
-            trials = int(value["count", row.run, row.split])
-            right = wilson(round(row.value * trials), trials)
+            answers = int(value["count", row.run, row.split])
+            right = of_sequences([row.value], [answers])
             _, depth, *rate = row.setting.split(", ")
             found.append({
                 "mechanism": row.series.removeprefix("Fibonacci, ").removesuffix(" from the ramp"),
                 "depth": int(depth.removeprefix("depth ")), "start": "ramp" if row.series.endswith("the ramp") else "one",
                 "seed": row.seed, "theta rate": float(rate[0].partition("x")[2]) if rate else 1.0,
                 "place": sorted(parameters.probe_distances).index(distance), "distance": distance, "accuracy": row.value,
-                "low": right.low, "high": right.high, "answers": trials,
+                "low": right.low, "high": right.high, "answers": answers,
                 "rung there": lands(alphas.get(row.run, [1.0]), distance, parameters.probe_length)})
     columns = ["mechanism", "depth", "start", "seed", "theta rate", "place", "distance", "accuracy", "low", "high", "answers",
                "rung there"]
@@ -48,9 +48,10 @@ def published_cells() -> pd.DataFrame:
     table = published.marked_cells().query("mechanism == 'fib_blur'")
     alphas = [ast.literal_eval(text) for text in table["alphas"]]
     there = [lands(own, distance, 1024) for own, distance in zip(alphas, table["distance"], strict=True)]
-    return pd.DataFrame({"mechanism": BLUR, "depth": table["depth"], "start": table["staggered_init"].map({0: "one", 1: "ramp"}),
-                         "seed": table["seed"], "place": (table["distance"] == table["distance"].max()).astype(int),
-                         "distance": table["distance"], "accuracy": table["accuracy"], "rung there": there})
+    columns = table[["depth", "seed", "distance", "accuracy"]]
+    start = table["staggered_init"].map({0: "one", 1: "ramp"})
+    return columns.assign(**{"mechanism": BLUR, "start": start, "rung there": there,
+                             "place": (table["distance"] == table["distance"].max()).astype(int)})
 
 
 def beside_published(ours: pd.DataFrame) -> pd.DataFrame:
@@ -80,8 +81,9 @@ def say_blur(ours: pd.DataFrame, parameters: Any) -> str:
                      f"{without['accuracy'].max():.3f}" if len(without) else
                      f"from {STARTS[start]}, {landed(with_it)} with it; best cell {best['accuracy']:.3f}")
     seeds = ours["seed"].nunique()
-    return (f"With a kernel of {parameters.probe_blur:g} tokens that narrows to the plain blend, models that get a rung within "
-            f"one token of a distance asked for: {'; '.join(parts)} ({'one seed' if seeds == 1 else f'{seeds} seeds'}).")
+    return (f"With a kernel of {parameters.probe_blur:g} tokens that narrows to the plain blend, models that get a rung "
+            f"within one token of a distance asked for: {'; '.join(parts)} "
+            f"({'one seed' if seeds == 1 else f'{seeds} seeds'}).")
 
 
 def landed(own: pd.DataFrame) -> str:
@@ -100,6 +102,6 @@ def say_beside(ours: pd.DataFrame) -> str:
     alike = theirs.merge(own[CELL[:2]].drop_duplicates(), on=CELL[:2])
     starts = listing([STARTS[start] for start in both["start"].unique()])
     return (f"Of {len(both)} cells with a blur that have a published counterpart (depth, start, number of the seed; the sizes "
-            f"of model and context differ), {agree} agree on whether more than half of the answers are right. A rung lies on a "
-            f"distance asked for in {landed(alike)} published models of these depths that start at {starts}, and in "
+            f"of model and context differ), {agree} agree on whether more than half of the answers are right. A rung lies on "
+            f"a distance asked for in {landed(alike)} published models of these depths that start at {starts}, and in "
             f"{landed(own)} here.")

@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 
 from lib import graph
-from lib.conclusions import compared, correlation, lower, not_higher, verdict
+from lib.conclusions import compared, correlation, listing, lower, not_higher, verdict
 from lib.config import RunConfig
 from lib.findings.shared import interval, row, stack_of
 from lib.flops import training_flops
 from lib.losses import Losses
 from lib.patterns import EdgeTable, Pattern, build
-from lib.statistics import Interval
+from lib.statistics import Interval, seed_words
 from lib.tables import by_step, mean_loss, named, select
 
 RECOMMENDED = (0.8, 0.85)       # the document's transition range
@@ -111,7 +111,7 @@ def modes_table(losses: Losses) -> pd.DataFrame:
             T = losses.jobs[name][0].run.train.length
             rows.append(row(losses.difference(name, other), name=name, draws=one.draws,
                             **{"pairs, draws": one.pairs(T), "pairs, budget": two.pairs(T)}))
-    columns = ["name", "estimate", "low", "high", "draws", "pairs, draws", "pairs, budget"]
+    columns = ["name", "estimate", "low", "high", "seeds", "draws", "pairs, draws", "pairs, budget"]
     return pd.DataFrame(rows, columns=columns).set_index("name")
 
 
@@ -122,10 +122,12 @@ def say_modes(table: pd.DataFrame) -> str:
     off = 100 * (table["pairs, draws"] / table["pairs, budget"] - 1)
     signs = [interval(own).sign() for _, own in table.iterrows()]
     widest = table.loc[table["estimate"].abs().idxmax()]
-    return (f"The document's draws need {table['draws'].min():.0f} to {table['draws'].max():.0f} draws a query for the pairs of "
-            f"the exact budget (realised within {off.abs().max():.1f} %). Of {len(table)} comparisons at these pairs the draws "
-            f"have a lower loss in {signs.count('below')}, a higher in {signs.count('above')}, undecided "
-            f"{signs.count('undecided')}; the largest difference is {interval(widest).text()} nats a token ({widest.name}).")
+    numbers = listing([str(n) for n in sorted(set(table["draws"]))])
+    how = f" ({seed_words(int(table['seeds'].min()))})" if seed_words(int(table["seeds"].min())) else ""
+    return (f"The document's rule needs {numbers} draws a query for the pairs of the exact budget (realised within "
+            f"{off.abs().max():.1f} %). Of {len(table)} comparisons at these pairs{how} the draws have a lower loss in "
+            f"{signs.count('below')}, a higher in {signs.count('above')}, undecided {signs.count('undecided')}; the "
+            f"largest difference is {interval(widest).text()} nats a token ({widest.name}).")
 
 
 def sigma_name(losses: Losses, sigma: float, budget: str) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from lib import published
 from lib.findings.capacity_battery import battery_table, items
-from lib.statistics import Interval, paired_difference
+from lib.statistics import accuracy_difference, seed_words
 
 if TYPE_CHECKING:
     from lib.database import Database
@@ -51,10 +51,10 @@ def ramp_against_fixed(jobs: Sequence[Job], names: Sequence[str], database: Data
     for (task, metric), ours in ALIKE.items():
         for own in sorted(there.intersection(ours)):
             right = items(jobs, names, database, f"correct.{own}")
-            found: Interval = paired_difference([right[RAMP]], [right[FIXED]])
+            found = accuracy_difference(right[RAMP], right[FIXED])
             rows.append({"task": own, "published": theirs.loc[(task, metric), RAMP] - theirs.loc[(task, metric), FIXED],
-                         "ours": found.estimate, "low": found.low, "high": found.high})
-    return pd.DataFrame(rows, columns=["task", "published", "ours", "low", "high"]).set_index("task")
+                         "ours": found.estimate, "low": found.low, "high": found.high, "seeds": found.seeds})
+    return pd.DataFrame(rows, columns=["task", "published", "ours", "low", "high", "seeds"]).set_index("task")
 
 
 def say_beside(table: pd.DataFrame, window: int = 12) -> str:
@@ -63,6 +63,7 @@ def say_beside(table: pd.DataFrame, window: int = 12) -> str:
         return "Ramp and fixed rungs were not both asked: no published difference to compare."
     decided = table[(table["low"] > 0) | (table["high"] < 0)]
     same = decided[np.sign(decided["ours"]) == np.sign(decided["published"])]
-    return (f"Ramp minus fixed rungs, published at W = {window} and here: of {len(table)} tasks {len(decided)} are decided here "
-            f"(interval over items), {len(same)} of them in the published direction. The tasks are made from other text and have "
-            f"other chance levels, so only directions compare.")
+    how = ", ".join(filter(None, ["intervals over items", seed_words(int(table["seeds"].min()))]))
+    return (f"Ramp minus fixed rungs, published at W = {window} and here: of {len(table)} tasks {len(decided)} are decided "
+            f"here ({how}), {len(same)} of them in the published direction. The tasks are made from other text and have other "
+            f"chance levels, so only directions compare.")

@@ -10,7 +10,7 @@ from lib.conclusions import listing
 from lib.findings.shared import find, has
 from lib.findings.window_sweep import FIXED
 from lib.losses import Losses
-from lib.statistics import Interval, sample_std
+from lib.statistics import Interval, sample_std, seed_words
 from lib.tables import by_step, select
 
 TOKENS_A_STEP = 32_768          # of the published runs
@@ -32,18 +32,19 @@ def beside_published(runs: pd.DataFrame, losses: Losses, window: int) -> pd.Data
     for series in theirs.index:
         own = against_fixed(runs, losses, series, window)
         rows.append({"series": series, "published perplexity": theirs[series], "published, %": relative[series],
-                     "ours, %": own.estimate, "low": own.low, "high": own.high,
+                     "ours, %": own.estimate, "low": own.low, "high": own.high, "seeds": own.seeds,
                      "ours - published": own.estimate - relative[series]})
     return pd.DataFrame(rows).set_index("series").sort_values("published perplexity")
 
 
 def against_fixed(runs: pd.DataFrame, losses: Losses, series: str, window: int) -> Interval:
-    """Perplexity of a series against that of fixed rungs, in per cent, with its interval; not a number where it is not there."""
+    """Perplexity of a series against that of fixed rungs, in per cent, with its interval; nan where it was not trained."""
     if series == FIXED or not has(runs, series, FIXED):
         nothing = 0.0 if series == FIXED and has(runs, FIXED) else float("nan")
         return Interval(nothing, nothing, nothing, 0)
     found = losses.difference(find(runs, series, window), find(runs, FIXED, window))
-    return Interval(*(100 * float(np.expm1(value)) for value in (found.estimate, found.low, found.high)), found.count)
+    ends = (100 * float(np.expm1(value)) for value in (found.estimate, found.low, found.high))
+    return Interval(*ends, found.count, found.seeds)
 
 
 def directions(ours: pd.DataFrame, theirs: pd.Series) -> dict[str, list[str]]:
@@ -59,8 +60,8 @@ def directions(ours: pd.DataFrame, theirs: pd.Series) -> dict[str, list[str]]:
 
 def counted(found: dict[str, list[str]]) -> str:
     kinds = {"same": "have the same direction here", "opposite": "the opposite", "undecided": "are undecided"}
-    parts = [f"{len(found[kind])} {words}" + (f" ({listing(found[kind])})" if found[kind] else "") for kind, words in kinds.items()]
-    return listing(parts)
+    listed = {kind: f" ({listing(names)})" if names else "" for kind, names in found.items()}
+    return listing([f"{len(found[kind])} {words}{listed[kind]}" for kind, words in kinds.items()])
 
 
 def say_published(table: pd.DataFrame) -> str:
@@ -69,7 +70,8 @@ def say_published(table: pd.DataFrame) -> str:
     total = sum(map(len, found.values()))
     if not total:
         return "No published model was trained here: nothing to compare."
-    return f"Of {total} published differences against fixed rungs, {counted(found)}."
+    seeds = seed_words(int(table["seeds"].max()))
+    return f"Of {total} published differences against fixed rungs, {counted(found)}{f' ({seeds})' if seeds else ''}."
 
 
 def curves(runs: pd.DataFrame, window: int, tokens_a_step: int) -> dict[str, pd.DataFrame]:
@@ -95,11 +97,12 @@ def say_curves(paths: dict[str, pd.DataFrame], table: pd.DataFrame) -> str:
     theirs, own = paths.values()
     first, last = directions(table, theirs.iloc[0] - 1), directions(table, theirs.iloc[-1] - 1)
     total = sum(map(len, first.values()))
-    ends = [f"{tokens / 1e6:.1f} M" for tokens in (own.index[-1], theirs.index[0], theirs.index[-1])]
+    ends = [f"{tokens / 1e6:.3g} M" for tokens in (own.index[-1], theirs.index[0], theirs.index[-1])]
     turned = int(((theirs.iloc[0] > 1) != (theirs.iloc[-1] > 1)).sum())
-    return (f"After our {ends[0]} tokens, of {total} series against fixed rungs {len(first['same'])} have the direction of the first "
-            f"published point ({ends[1]} tokens) and {len(last['same'])} that of the last ({ends[2]}); {len(first['undecided'])} are "
-            f"undecided. The published sign itself changes between the two in {turned} of {theirs.shape[1]} series.")
+    return (f"After our {ends[0]} tokens, of {total} series against fixed rungs {len(first['same'])} have the direction of "
+            f"the first published point ({ends[1]} tokens) and {len(last['same'])} that of the last ({ends[2]}); "
+            f"{len(first['undecided'])} are undecided. The published sign itself changes between the two in {turned} of "
+            f"{theirs.shape[1]} series.")
 
 
 def seed_spread(runs: pd.DataFrame) -> pd.DataFrame:
@@ -110,7 +113,7 @@ def seed_spread(runs: pd.DataFrame) -> pd.DataFrame:
     rows = rows[rows["length"] == rows["train_length"]]
     by_seed = rows.groupby(["series", "name", "seed"])["value"].mean()
     spread = {name: 100 * sample_std(list(own)) for name, own in by_seed.groupby("name") if len(own) > 1}
-    ours = {series: np.mean([spread[name] for name in own.index.get_level_values("name").unique() if name in spread] or [np.nan])
+    ours = {series: np.mean([spread.get(name, np.nan) for name in own.index.get_level_values("name").unique()])
             for series, own in by_seed.groupby("series")}
     seeds = rows.groupby("series")["seed"].nunique()
     found = pd.DataFrame({"published, %": theirs, "published seeds": table.groupby("series")["seeds"].max(),
@@ -122,6 +125,7 @@ def say_spread(table: pd.DataFrame) -> str:
     """What another seed changes, published and here: a difference below that is no finding of one seed."""
     theirs, own = table["published, %"].dropna(), table["ours, %"].dropna()
     here = (f"here {own.min():.2f} to {own.max():.2f} % ({len(own)} series)" if len(own) else
-            f"here one seed was trained ({len(table['our seeds'].dropna())} series): no spread, and no difference below that is a finding")
-    return (f"Standard deviation of perplexity over seeds: published {theirs.min():.2f} to {theirs.max():.2f} % ({len(theirs)} series, "
-            f"{int(table['published seeds'].max())} seeds); {here}.")
+            f"here one seed was trained ({len(table['our seeds'].dropna())} series): no spread, and no difference below that "
+            f"is a finding")
+    return (f"Standard deviation of perplexity over seeds: published {theirs.min():.2f} to {theirs.max():.2f} % "
+            f"({len(theirs)} series, {int(table['published seeds'].max())} seeds); {here}.")

@@ -28,7 +28,7 @@ class Blurred(Learned):
         require(number and self.blur >= 1, "blur", self.blur, "a number of at least 1 (tokens); 1 is no blur")
 
     def half_width(self, step: int, steps: int) -> float:
-        """`s` at optimiser step `step` of `steps`, from 0: `blur` at the first, 1 at the last (and where there is one only)."""
+        """`s` at optimiser step `step` of `steps`, from 0: `blur` at the first, 1 at the last (or only one)."""
         return 1 + (self.blur - 1) * (1 - step / (steps - 1)) if steps > 1 else 1.0
 
     @classmethod
