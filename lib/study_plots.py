@@ -56,7 +56,7 @@ def scatters(table: pd.DataFrame, y: str, *, columns: int = 3) -> Figure:
         for role in [role for role in ROLES if role in set(table["role"])]:
             at, (words, color) = table["role"] == role, ROLES[role]
             axes.scatter(values[at], table.loc[at, y], color=color, s=20, label=words, zorder=3)
-        if (values > 0).all() and values.max() > 20 * values.min():
+        if (values.dropna() > 0).all() and values.max() > 20 * values.min():
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(short))
             axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
