@@ -135,8 +135,14 @@ def test_when_a_window_is_measured_then_its_properties_are_those_by_hand():
     counts = np.array([33 - d for d in range(5)])
     assert row["mean distance, tokens"] == pytest.approx((counts * np.arange(5)).sum() / counts.sum())
     assert row["share of keys at distances up to 2"] == pytest.approx(counts[:3].sum() / counts.sum())
+    assert row["keys a query of the narrowest head"] == pytest.approx(counts.sum() / 33)
     assert row["distinct distances of the stack"] == 5 and row["diameter of a layer, mean"] == 8
     assert row["share of pairs that the stack connects"] == pytest.approx(sum(33 - d for d in range(13)) / (33 * 34 / 2))
+
+
+def test_when_heads_have_windows_of_their_own_then_the_narrowest_is_told():
+    pattern = build("local", layers=2, heads=2, window=((4, 3), (1, 8)))
+    assert found.properties({"a": pattern}, 40, 2)["keys a query of the narrowest head"].iloc[0] == (40 + 39) / 40
 
 
 @pytest.mark.parametrize("sign, word", [(1, "higher"), (-1, "lower")])

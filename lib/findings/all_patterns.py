@@ -32,32 +32,39 @@ def shortened(table: pd.DataFrame) -> pd.DataFrame:
     return table.rename(index=short)
 
 
-def distance_counts(pattern: Pattern, length: int) -> np.ndarray:
-    """Attended pairs at each distance d, float64 `[T]`: summed over layers, a mean over heads."""
-    counts = np.zeros(length)
+def head_counts(pattern: Pattern, length: int) -> np.ndarray:
+    """Attended pairs at each distance d of every layer and head, float64 `[L, H, T]`."""
+    counts, i = np.zeros((pattern.layers, pattern.heads, length)), np.arange(length)
     for layer in range(pattern.layers):
         plan = pattern.plan(layer, length)
-        if isinstance(plan, EdgeTable):
-            keys = plan.keys.reshape(-1, length, plan.keys.shape[-1])                        # (H or 1, T, C)
-            counts += np.bincount((np.arange(length)[:, None] - keys)[keys >= 0], minlength=length) / len(keys)
-            continue
         for head in range(pattern.heads):
+            if isinstance(plan, EdgeTable):
+                keys = plan.keys if plan.keys.ndim == 2 else plan.keys[head]                     # (T, C)
+                counts[layer, head] = np.bincount((i[:, None] - keys)[keys >= 0], minlength=length)
+                continue
             offsets = offsets_of(plan, head)
             near = np.array(offsets.distances)
-            counts[near] += (length - near) / pattern.heads
-            for leading in range(offsets.leading):                                          # those that no distance reaches
-                counts[np.setdiff1d(np.arange(length - leading), near)] += 1 / pattern.heads
+            counts[layer, head, near] += length - near
+            for leading in range(offsets.leading):                                              # what no distance reaches
+                counts[layer, head, np.setdiff1d(i[:length - leading], near)] += 1
     return counts
+
+
+def distance_counts(pattern: Pattern, length: int) -> np.ndarray:
+    """Attended pairs at each distance d, float64 `[T]`: summed over layers, a mean over heads."""
+    return head_counts(pattern, length).sum(axis=0).mean(axis=0)
 
 
 def properties(patterns: Mapping[str, Pattern], length: int, window: int) -> pd.DataFrame:
     """What a pattern is like, one row a pattern: columns that might predict its loss."""
     rows = []
     for name, pattern in patterns.items():
-        counts, at = distance_counts(pattern, length), np.arange(length)
+        by_head, at = head_counts(pattern, length), np.arange(length)
+        counts = by_head.sum(axis=(0, 1))
         hops = [graph.diameter(pattern, layer, length) or np.inf for layer in range(pattern.layers)]
         rows.append({"name": name, "mean distance, tokens": counts @ at / counts.sum(),
                      f"share of keys at distances up to {window}": counts[:window + 1].sum() / counts.sum(),
+                     "keys a query of the narrowest head": by_head.sum(axis=-1).min() / length,
                      "distinct distances of the stack": len(graph.stack_distances(pattern, length)),
                      "share of pairs that the stack connects": graph.reach_by_depth(pattern, length)[-1],
                      "diameter of a layer, mean": float(np.mean(hops))})
