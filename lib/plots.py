@@ -133,6 +133,9 @@ def scales(axes: Axes, index: Iterable[float], log_x: bool, log_y: bool, ticks: 
         axes.set_xscale("symlog" if min(index) <= 0 else "log", base=10 if max(index) > 1e5 else 2)
     if log_x or max(index) > 1e5:
         axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(short))
+    if log_x and max(index) > 1e5:                 # less than a decade of tokens has no power of ten but one
+        axes.xaxis.set_major_locator(mpl.ticker.LogLocator(base=10, subs=(1, 2, 5) if max(index) < 1e3 * min(index) else (1,)))
+        axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
     chosen = sorted(set(ticks))
     if chosen:
         axes.set_xticks(chosen, [short(tick) for tick in chosen])

@@ -134,3 +134,16 @@ def test_when_a_stack_is_drawn_then_each_layer_shows_its_distances():
     axes = gallery.stack({"ramp": pattern}, 32, window=2).axes[0]
     points = {(int(x), int(y)) for cloud in axes.collections for x, y in cloud.get_offsets()}
     assert points == {(d, layer) for layer in range(4) for d in pattern.plan(layer, 32).distances if d > 0}
+
+
+def test_when_an_axis_counts_tokens_then_its_ticks_are_few_and_plain():
+    table = pd.DataFrame({"Dense": [1.0, 2.0]}, index=[16_384_000, 425_984_000])       # with its margins up to 500 M
+    fig = plots.panels({"published": table, "here": table}, x="tokens", y="perplexity")
+    fig.canvas.draw()
+    axis = fig.axes[0].xaxis
+    shown = [label.get_text() for label in axis.get_ticklabels(which="both") if label.get_text()]
+    low, high = axis.get_view_interval()
+    within = [text for tick, text in zip(axis.get_majorticklocs(), [label.get_text() for label in axis.get_majorticklabels()],
+                                         strict=True) if low <= tick <= high]
+    assert within == ["20M", "50M", "100M", "200M", "500M"] and set(shown) >= set(within)
+    assert not [text for text in shown if "10^" in text or "mathdefault" in text]
