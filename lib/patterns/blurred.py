@@ -20,7 +20,7 @@ class Blurred(Learned):
     name = "blurred"
     source = "the copy probe of arxiv.org/abs/2606.28560 (fib_blur); kernel and schedule: ours, as the paper gives none"
 
-    blur: float                     # half-width at the first step, tokens
+    blur: float = 16.0              # half-width at the first step, tokens
 
     def __post_init__(self) -> None:
         super().__post_init__()
