@@ -8,10 +8,11 @@ import statistics
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from lib import paths
-from lib.config import Evaluation, RunConfig
+from lib.config import Evaluation, PatternSpec, RunConfig
 from lib.database import Database
 from lib.errors import SuiteError
 from lib.flops import attention_training_flops, training_flops
@@ -28,10 +29,15 @@ EVALUATION_SHARE = 0.05       # of the training's time, for an evaluation that w
 
 def operations(run: RunConfig) -> float:
     """Floating-point operations a training token, forward and backward; those of attention weigh `ATTENTION` each."""
-    pattern = build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
-    pairs = pattern.pairs(run.train.length)
+    pairs = attended(run.pattern, run.model.layers, run.model.heads, run.train.length)
     extra = ATTENTION[run.train.precision] - 1
     return training_flops(run, pairs, tokens=1) + extra * attention_training_flops(run, pairs, tokens=1)
+
+
+@lru_cache(maxsize=None)
+def attended(spec: PatternSpec, layers: int, heads: int, length: int) -> float:
+    """Attended pairs of a training window; a plan asks for those of one pattern again and again, and some draw graphs."""
+    return build(spec.name, layers=layers, heads=heads, **dict(spec.parameters)).pairs(length)
 
 
 def kinds(run: RunConfig) -> list[tuple]:
