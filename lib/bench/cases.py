@@ -210,11 +210,12 @@ def forget() -> None:
 
 
 def every_pattern(setting: Setting, layers: int = 8) -> dict[str, Pattern]:
-    """All patterns by name at their defaults, dense left out; one that has no defaults is left out too."""
+    """All patterns by name at their defaults; left out are dense, one that has no defaults, and `blurred`, which attends as
+    `learned` does."""
     found = {}
     for name in patterns.names():
         try:
             found[name] = patterns.build(name, layers=layers, heads=setting.heads)
         except SuiteError:
             continue
-    return {name: pattern for name, pattern in found.items() if name != "dense"}
+    return {name: pattern for name, pattern in found.items() if name not in ("dense", "blurred")}

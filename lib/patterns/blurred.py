@@ -10,8 +10,8 @@ from lib.patterns.learned import Learned
 
 @dataclass(frozen=True, kw_only=True)
 class Blurred(Learned):
-    """As `learned`; while it is trained, a rung at the real distance `d = alpha_l * f` is a kernel of half-width `s` tokens:
-    query `i` reads the mean of keys `j <= i`, and of their values, with the weights `max(0, 1 - |i - j - d| / s)`.
+    """Query `i` attends `j` as in `learned`; while it is trained, a rung at the real distance `d = alpha_l * f` is a kernel of
+    half-width `s` tokens: the mean of keys `j <= i`, and of their values, with the weights `max(0, 1 - |i - j - d| / s)`.
 
     At `s = 1` that is the blend of `learned`, whose alpha feels a target only next to a rung; wider, up to `s` tokens away.
     `s` falls linearly from `blur` at the first optimiser step to 1 at the last, so that the finished model is a `learned` one.
