@@ -84,7 +84,7 @@ def test_when_series_are_named_then_each_is_one_and_roles_are_those_of_the_figur
     jobs = planned("small")
     assert len({dict(job.labels)["series"] for job in jobs}) == len(jobs)
     roles = {dict(job.labels)["series"]: dict(job.labels)["role"] for job in jobs}
-    assert roles["BigBird, equal edges"] == "neighbour" and roles["Christoffel 11/256"] == "model"
+    assert roles["BigBird, equal edges"] == "neighbour" and roles["Christoffel word"] == "model"
     assert roles["Power law"] == "model" and roles["Random keys, equal edges"] == "control" and roles["Dense"] == "baseline"
 
 
@@ -100,6 +100,11 @@ def test_when_a_pattern_is_misspelt_then_the_nearest_is_named():
     for name, words in (("bigbrd", "'bigbird'"), ("fibonacci/liner", "'linear'")):
         with pytest.raises(SuiteError, match=words):
             experiment(NAME).plan(Parameters(profile="smoke", window=4, patterns=(name,)), loaded)
+
+
+def test_when_the_training_length_is_no_evaluation_length_then_the_error_says_so():
+    with pytest.raises(SuiteError, match="factors"):
+        experiment(NAME).plan(Parameters(profile="smoke", window=4, factors=(2, 4)), profiles.load("smoke"))
 
 
 def test_when_a_schedule_has_the_ramps_pairs_then_it_stays_as_it_is_and_else_its_windows_move():

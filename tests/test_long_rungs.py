@@ -14,6 +14,7 @@ from lib.errors import SuiteError
 from lib.experiments import experiment
 from lib.experiments.long_rungs import Parameters, recurrence_edges, rungs_within
 from lib.findings import long_rungs as found
+from lib.findings import recurrence
 from lib.patterns import build
 from lib.statistics import Interval
 from lib.trend import fit
@@ -101,7 +102,7 @@ def test_when_other_notebooks_have_a_run_then_it_is_the_same():
     there = {job.run for name in ("01_window_sweep", "08_all_patterns")
              for job in experiment(name).plan(loaded.parameters(name), loaded)}
     own = [job for job in planned() if job.run in there]
-    assert {series(job) for job in own} == {"Dense", RAMP, found.LOCAL, "Power law", "Christoffel 11/256"}
+    assert {series(job) for job in own} == {"Dense", RAMP, found.LOCAL, "Power law", "Christoffel word"}
     new = {job.run for job in planned() if job.run not in there and job.run.data.source == "text"}
     assert sum(run.train.tokens for run in new) / loaded.train.tokens == pytest.approx(7.5), "units beyond the others"
 
@@ -228,18 +229,18 @@ def test_when_seeds_are_few_then_the_sentence_says_whose_intervals_are_narrower_
 @pytest.mark.parametrize("kind", ["recurrence", "copy"])
 def test_when_far_evidence_pays_then_the_bins_beyond_the_window_are_named(kind):
     database = Results(at=lambda job, bin_: (0.03 if bin_ == 0 else -0.05 if bin_ == 4 else 0.0) * (series(job) == RAMP))
-    table = found.by_recurrence(planned(), database, RAMP, 256, kind)
+    table = recurrence.by_recurrence(planned(), database, RAMP, 256, kind)
     assert table.index.tolist() == ["0-12", "13-24", "25-48", "49-96", "97-192", "193-255", "first time"]
     assert table["share"].sum() == pytest.approx(1) and table["seeds"].min() == 3
     assert table["estimate"].round(2).tolist() == [0.03, 0, 0, 0, -0.05, 0, 0]
-    said = found.say_recurrence(table, RAMP, kind)
+    said = recurrence.say_recurrence(table, RAMP, kind)
     assert "lower loss at distances 97-192 (-0.050)" in said and "higher loss at distances 0-12 (+0.030)" in said
-    same = found.by_recurrence(planned(), Results(), RAMP, 256)
-    assert "no measurable difference" in found.say_recurrence(same, RAMP, kind)
+    same = recurrence.by_recurrence(planned(), Results(), RAMP, 256)
+    assert "no measurable difference" in recurrence.say_recurrence(same, RAMP, kind)
 
 
 def test_when_reach_is_marked_then_it_stands_between_the_bins_it_divides():
-    marks = found.reach_marks(planned(), 256)
+    marks = recurrence.reach_marks(planned(), 256)
     local = found.stack_of(next(job for job in planned() if series(job) == found.LOCAL).run)
     through = sum(max(widths) for widths in local.widths)                    # 94 of the bin 49 to 96: just before its end
     assert marks["one window"] == 0.5 and 49 <= through <= 96
@@ -261,7 +262,16 @@ def test_when_the_answer_is_drawn_then_it_names_where_rungs_pay_and_else_says_no
     said = found.say_answer({"text": {"docs": none, "stories": low}, "training tokens": {"1M": high}}, RAMP)
     assert "text: at stories (of 2 tried; worse at 0)" in said and "training tokens: nowhere (of 1 tried; worse at 1)" in said
     assert "one seed" in said and "all 3 comparisons" in said
+    assert "copies" not in found.say_answer({"text": {"docs": low}, "planted copies": {}}, RAMP), "it was not tried"
     assert "at " not in found.say_answer({"text": {"docs": high}}, RAMP).partition("text: ")[2].partition("(")[0]
+
+
+@pytest.mark.parametrize("profile, names", [("small", [RAMP]), ("overnight", [RAMP, "Power law", "Christoffel word"])])
+def test_when_families_are_swept_then_each_has_all_lengths_and_tokens(profile, names):
+    jobs = planned(profile)
+    assert found.swept(jobs, 256) == names and found.compared(jobs, 256)[-1] == "Dense"
+    for name in names:
+        assert set(found.at_share(jobs, name, 0.5)) == {256, *profiles.load(profile).parameters(NAME).lengths}
 
 
 def test_when_the_published_gain_is_read_then_it_is_that_of_the_published_curves():

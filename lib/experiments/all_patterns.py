@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lib.config import PatternSpec
-from lib.errors import SuiteError, one_of
+from lib.errors import SuiteError, one_of, require
 from lib.experiments import base
 from lib.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, Recipe, control_labels, equal_edges, model_labels, ordered,
                                     spec_of, split_model, title)
@@ -43,6 +43,7 @@ class AllPatterns(base.Experiment):
     Parameters = Parameters
 
     def plan(self, parameters, profile):
+        require(1 in parameters.factors, "factors", parameters.factors, "multiples of the training length, 1 among them")
         recipe = Recipe(parameters, profile)
         measure = recipe.perplexity(*(factor * recipe.length for factor in parameters.factors))
         found, _ = matched(parameters, recipe)
@@ -107,7 +108,8 @@ def equal_to(like: Pattern, name: str, length: int, window: int, sigma: float) -
         return match(sigma=sigma, window=window), {**described, **labels}
     if name == "christoffel":
         spec = match(k=length, m=1, window=window)
-        return spec, {"series": f"Christoffel {dict(spec.parameters)['m']}/{length}", "role": "model", **labels}
+        word = f"{dict(spec.parameters)['m']}/{length}"
+        return spec, {"series": "Christoffel word", "role": "model", "setting": word, **labels}
     own = bigbird_shares(pairs / (length * like.layers)) if name == "bigbird" else {}
     return match(**own), {"series": f"{LITERATURE[name]}, equal edges", "role": "neighbour", **labels}
 

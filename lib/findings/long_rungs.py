@@ -19,7 +19,7 @@ from lib.patterns import EdgeTable, Pattern
 from lib.plots import short
 from lib.statistics import ENOUGH_SEEDS, Interval, accuracy, accuracy_difference, bootstrap_mean, seed_words
 from lib.tables import job_names
-from lib.trend import Trend, linearised
+from lib.trend import Trend
 
 LOCAL = "Local window, equal edges"
 PAPER_TOKENS = TrainConfig().tokens             # of one of the paper's runs: 425,984,000
@@ -61,9 +61,19 @@ def stacks(jobs: Sequence[Job], length: int) -> dict[str, Pattern]:
 
 def compared(jobs: Sequence[Job], length: int) -> list[str]:
     """The series that have a local window beside them at a whole run, the first family first, dense last."""
-    names = list(dict.fromkeys(series(job) for job in jobs if _asked(job)))
+    names = list(dict.fromkeys(series(job) for job in jobs if asked(job)))
     names = [name for name in names if name != LOCAL and pairs(jobs, name, length)]
     return sorted(names, key=lambda name: name == "Dense")
+
+
+def asked(job: Job) -> bool:
+    """Whether a run is asked for its losses by recurrence distance."""
+    return any(evaluation.name == "recurrence" for evaluation in job.evaluations)
+
+
+def swept(jobs: Sequence[Job], length: int) -> list[str]:
+    """The series whose pairs have several numbers of tokens or of seeds, or several lengths: those compared in everything."""
+    return [name for name in compared(jobs, length) if name != "Dense" and len(pairs(jobs, name)) > 1]
 
 
 def series(job: Job) -> str:
@@ -245,79 +255,15 @@ def say_seeds(seeds: Mapping[str, int]) -> str:
     return f"Intervals {'; '.join(filter(None, parts))}."
 
 
-def bins_of(jobs: Sequence[Job], length: int) -> list[str]:
-    """What the bins of recurrence distance are called."""
-    edges = _recurrence(next(job for job in jobs if _asked(job)))[1]
-    ends = [*(edge - 1 for edge in edges[1:]), length - 1]
-    return [f"{first}-{last}" for first, last in zip(edges, ends, strict=True)] + ["first time"]
-
-
-def _asked(job: Job) -> bool:
-    return any(evaluation.name == "recurrence" for evaluation in job.evaluations)
-
-
-def _recurrence(job: Job) -> tuple[Any, tuple[int, ...]]:
-    evaluation = next(e for e in job.evaluations if e.name == "recurrence")
-    return evaluation, dict(evaluation.parameters)["edges"]
-
-
-def by_recurrence(jobs: Sequence[Job], database: Any, name: str, length: int, kind: str = "recurrence") -> pd.DataFrame:
-    """The difference in each bin of recurrence distance, all text together, and the bin's share of the tokens.
-
-    kind: of `lib.evals.recurrence.KINDS`.
-    """
-    found = [pair for pair in whole(pairs(jobs, name, length)) if _asked(pair[0])]
-    evaluation, domains = _recurrence(found[0][0])[0], database.corpus.domains
-
-    def all_text(job: Job, what: str) -> np.ndarray:
-        return np.concatenate([database.array(job, evaluation, f"{what}.{domain}") for domain in domains])
-    sums = np.stack([all_text(own, kind) - all_text(local, kind) for own, local in found])            # (S, N, bins + 1)
-    counts = all_text(found[0][0], f"{kind}_count")                                                   # (N, bins + 1)
-    rows = [row(bootstrap_mean([linearised(sums[:, :, at], counts[:, at])]), bin=words,
-                share=counts[:, at].sum() / counts.sum())
-            for at, words in enumerate(bins_of(jobs, length)) if (counts[:, at] > 0).any()]
-    return pd.DataFrame(rows).set_index("bin")
-
-
-def reach_marks(jobs: Sequence[Job], length: int) -> dict[str, float]:
-    """Where in the figure of bins the reach of one layer of the local window ends, and where that of its stack does."""
-    job = next(job for job in jobs if _asked(job) and series(job) == LOCAL)
-    widths, (_, edges) = stack_of(job.run).widths, _recurrence(job)
-    ends, found = [*edges[1:], length], {}
-    for words, far in (("one window", max(map(max, widths))), ("the stack", sum(max(row) for row in widths))):
-        if far < length - 1:
-            at = max(k for k, edge in enumerate(edges) if edge <= far)
-            found[words] = at - 0.5 + (far + 1 - edges[at]) / (ends[at] - edges[at])
-    return found
-
-
-def recurrence_table(panels: Mapping[str, Mapping[str, pd.DataFrame]]) -> pd.DataFrame:
-    """All differences by bin, with the share of tokens in each: a row a bin, columns by panel."""
-    parts = {}
-    for title, found in panels.items():
-        parts[title, "share of tokens"] = next(iter(found.values()))["share"]
-        parts |= {(title, name): table["estimate"] for name, table in found.items()}
-    return pd.DataFrame(parts)
-
-
 def cells(table: pd.DataFrame) -> dict[Any, Interval]:
     """The intervals of a table by its index."""
     return {label: interval(own) for label, own in table.iterrows()}
 
 
-def as_ranges(found: Mapping[Any, Interval], words: str) -> pd.DataFrame:
-    """Intervals by number as rows for `plots.ranges`."""
-    return pd.DataFrame([row(own, name=words.format(label)) for label, own in found.items()]).set_index("name")
-
-
-def say_recurrence(table: pd.DataFrame, name: str, kind: str) -> str:
-    """At which recurrence distances the family is better or worse; corrected over the bins."""
-    signs = corrected_signs([interval(r) for _, r in table.iterrows()])
-    groups = {words: [f"{bin_} ({r['estimate']:+.3f})" for (bin_, r), own in zip(table.iterrows(), signs, strict=True)
-                      if own == sign] for sign, words in (("below", "lower loss"), ("above", "higher loss"))}
-    what = "Tokens whose context stood before" if kind == "recurrence" else "Those that copying from there gets right"
-    told = "; ".join(f"{words} at distances {listing(cells)}" for words, cells in groups.items() if cells)
-    return f"{what}: against the local window {name} has {told or 'no measurable difference at any distance'}."
+def as_ranges(found: Mapping[str, Mapping[int, Interval]]) -> pd.DataFrame:
+    """Differences by family and training length as rows for `plots.ranges`."""
+    return pd.DataFrame([row(own, name=f"{name}, T = {length}") for name, by_one in found.items()
+                         for length, own in by_one.items()]).set_index("name")
 
 
 def copies(jobs: Sequence[Job], database: Any) -> dict[str, pd.DataFrame]:
@@ -385,6 +331,7 @@ def say_published(gain: pd.DataFrame) -> str:
 
 def say_answer(cells: Mapping[str, Mapping[Any, Interval]], name: str) -> str:
     """The answer to the title: on each axis where the family is better than the local window, corrected over everything."""
+    cells = {axis: found for axis, found in cells.items() if found}
     flat = [(axis, label, own) for axis, found in cells.items() for label, own in found.items()]
     signs = corrected_signs([own for *_, own in flat])
     said = []
