@@ -275,14 +275,14 @@ def copies(jobs: Sequence[Job], database: Any) -> dict[str, pd.DataFrame]:
 
 
 def copied(jobs: Sequence[Job], database: Any) -> dict[tuple[str, int], np.ndarray]:
-    """Share of right answers of each sequence, `[S, N]`, by series and distance."""
+    """Share of right answers of each sequence that asks, `[S, N]`, by series and distance; the same sequences for all."""
     found: dict[tuple[str, int], list[np.ndarray]] = {}
     for job in jobs:
         if job.run.data.source != "text":
             length, evaluation = job.run.train.length, job.evaluations[0]
             right, count = (database.array(job, evaluation, f"{kind}.copying.{length}") for kind in ("correct", "count"))
             distance = int(dict(job.labels)["setting"].rpartition(" ")[2])
-            found.setdefault((series(job), distance), []).append(right / count)
+            found.setdefault((series(job), distance), []).append(right[count > 0] / count[count > 0])
     return {key: np.stack(rows) for key, rows in found.items()}
 
 
