@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.modules import module
 
 from lib import blur, train_run as plain
 from lib.attention import sparse_attention
@@ -14,8 +15,10 @@ from lib.config import PatternSpec
 from lib.data import make_source
 from lib.errors import SuiteError
 from lib.identity import closure, training_modules
+from lib.model import build_model
 from lib.patterns import build
 from lib.patterns.base import LearnedOffsets
+from lib.worker import Real
 from small_run import RUN, TASK, with_recipe, values, weights
 
 KEYS = LearnedOffsets(2, (1, 2, 3, 5, 8, 13))
@@ -126,8 +129,7 @@ def test_when_nothing_is_blurred_then_the_training_is_that_of_learned(tmp_path):
 def test_when_rungs_are_blurred_then_training_differs_and_leaves_no_hook_behind(tmp_path):
     found, expected = train(BLURRED, tmp_path / "blurred"), train(RUN, tmp_path / "learned")
     assert found.metrics[-3].measure == "alpha" and abs(found.metrics[-3].value - expected.metrics[-3].value) > 1e-4
-    train(RUN, tmp_path / "after")
-    assert weights(tmp_path / "after") == weights(tmp_path / "learned")
+    assert not module._global_forward_hooks
 
 
 def test_when_a_blurred_training_is_interrupted_then_it_ends_with_the_same_weights(tmp_path):
@@ -150,3 +152,24 @@ def test_when_a_blurred_training_is_interrupted_then_it_ends_with_the_same_weigh
 
 def test_when_a_run_is_identified_then_only_blurred_ones_depend_on_the_blur():
     assert "lib.blur" in closure(training_modules(BLURRED)) and "lib.blur" not in closure(training_modules(RUN))
+
+
+def test_when_a_worker_trains_a_blurred_run_then_it_is_blurred(tmp_path):
+    Real().train(BLURRED, None, tmp_path / "worker", lambda state: None)
+    train(BLURRED, tmp_path / "here")
+    assert weights(tmp_path / "worker") == weights(tmp_path / "here")
+
+
+def test_when_no_gradient_is_asked_for_then_the_rungs_are_plain():
+    source = blur.Blur(BLURRED, make_source(TASK, None))
+    model = build_model(BLURRED)
+    x = torch.randn(1, 16, 16, generator=torch.Generator().manual_seed(0))
+    inputs = (x, model.pattern, model.position(x, "vanilla", None)[0], None, "auto")
+    layer = model.blocks[0].attention
+    with torch.no_grad():
+        plain_output = layer(*inputs)
+        assert source.attend(layer, inputs, plain_output) is None
+    assert source.attend(model.norm, (x,), x) is None
+    assert not torch.allclose(source.attend(layer, inputs, plain_output), plain_output, atol=1e-4)
+    source.half_width = 1.0
+    torch.testing.assert_close(source.attend(layer, inputs, plain_output), plain_output, rtol=1e-4, atol=1e-5)
