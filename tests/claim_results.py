@@ -48,8 +48,9 @@ class ClaimDatabase(MadeUpDatabase):
 
     def array(self, job: Job, evaluation: Evaluation, name: str) -> np.ndarray:
         if evaluation.name in ("task", "battery"):
-            right = np.arange(ITEMS) < round(ITEMS * self.number("right", job, 0.5))
-            return np.ones(ITEMS, int) if name.startswith("count") else right.astype(int)
+            right = (np.arange(ITEMS) < round(ITEMS * self.number("right", job, 0.5))).astype(int)
+            answers = 1 if evaluation.name == "battery" else 2          # of an item, of a sequence
+            return np.full(ITEMS, answers) if name.startswith("count") else answers * right
         if evaluation.name == "alpha_landscape":
             values = np.arange(5) * self.number("slope", job, 0.0)
             return np.tile(values[None, :, None], (job.run.model.layers, 1, 8))

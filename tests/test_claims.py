@@ -23,6 +23,7 @@ from lib.claims.ledger import DOCUMENTS, LEDGER, Call, Claim, call, load, read
 from lib.claims.measures import Measure, known
 from lib.claims.region import Region, decide
 from lib.errors import SuiteError
+from lib.experiments import experiment
 from lib.statistics import Interval
 
 CLAIMS = {claim.id: claim for claim in load()}
@@ -389,6 +390,21 @@ def test_when_three_seeds_are_trained_then_claims_count_them_and_hear_seeds_that
     assert disagreeing.verdict == "undecided" and disagreeing.high - disagreeing.low > 0.2
     two = judged(ClaimDatabase(loss(0.1), unpaired=0.001), small(n01={"seeds": [42, 43]}), [CLAIMS[name]])[name]
     assert two.verdict == "supported" and ", two seeds." in two.sentence
+
+
+def test_when_two_models_have_different_seeds_then_those_of_both_are_compared():
+    from lib.losses import Losses
+    profile = small(n01={"seeds": [42, 43, 44]})
+    jobs = experiment("01_window_sweep").plan(profile.parameters("01_window_sweep"), profile)
+    some = [job for job in jobs if series(job) != RAMP or job.run.train.seed != 44]
+    def loss(job, *_):
+        return 9.0 if job.run.train.seed == 44 else 3.0 - 0.1 * (series(job) == RAMP)
+    losses = Losses(some, ClaimDatabase(loss))
+    assert losses.difference(RAMP, "Dense").estimate == pytest.approx(-0.1) and losses.difference(RAMP, "Dense").seeds == 2
+    assert losses.difference(LOCAL, "Dense").seeds == 3 and losses.shared_seeds(RAMP, "Dense") == (42, 43)
+    lone = Losses([job for job in jobs if (series(job) == RAMP) == (job.run.train.seed == 44)], ClaimDatabase())
+    with pytest.raises(SuiteError, match="seed in common"):
+        lone.difference(RAMP, "Dense")
 
 
 def test_when_alpha_moves_in_three_seeds_then_the_move_has_an_interval():
