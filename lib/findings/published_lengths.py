@@ -44,6 +44,7 @@ def say(table: pd.DataFrame) -> str:
     same = [name for name in ours if ours[name] == theirs[name]]
     other = [f"{name} ({own.loc[name, 'published, %']:+.1f} % published, {own.loc[name, 'ours, %']:+.1f} % here)"
              for name in ours if ours[name] not in (theirs[name], "undecided")]
-    seeds = seed_words(int(own["seeds"].min()))
-    return (f"At {longest:g} times the training length{f' ({seeds})' if seeds else ''}, {len(same)} of {len(own)} models do as "
+    words = seed_words(int(own["seeds"].min()))
+    seeds = f" ({words})" if words else ""
+    return (f"At {longest:g} times the training length{seeds}, {len(same)} of {len(own)} models do as "
             f"published (rise, fall, or stay within {flat:.0f} %): {listing(same)}. Otherwise: {listing(other)}.")
