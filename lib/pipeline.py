@@ -118,7 +118,8 @@ class Pipeline:
             self.shown.note(f"claims cannot be judged yet, further seeds are trained in the plan's order:\n"
                             f"{traceback.format_exc()}")
             return lambda job: 0
-        counts = Counter(each.verdict for each in judged)
+        # At this moment a measure fails for the want of a run that is in hand; the page names one that is really broken.
+        counts = Counter("not judged yet" if each.verdict == "failed" else each.verdict for each in judged)
         self.shown.note(f"claims after {seeds} {'seed' if seeds == 1 else 'seeds'}: "
                         f"{', '.join(f'{count} {verdict}' for verdict, count in counts.items())}; "
                         "further seeds of the undecided come first")

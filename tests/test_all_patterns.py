@@ -21,13 +21,7 @@ from lib.patterns import build
 from made_up_results import DOMAINS, MadeUpDatabase
 
 NAME = "08_all_patterns"
-
-
-@pytest.fixture(autouse=True)
-def no_warnings():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="christoffel")
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
 
 
 @lru_cache

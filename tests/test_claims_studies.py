@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from functools import lru_cache
 
@@ -16,13 +15,7 @@ from lib.findings.long_rungs import LOCAL
 from made_up_results import DOMAINS, WINDOWS
 
 RAMP = "Fibonacci, linear ramp"
-
-
-@pytest.fixture(autouse=True)
-def no_warnings():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="christoffel")
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
 
 
 class Studied(ClaimDatabase):

@@ -21,13 +21,7 @@ from lib.trend import fit
 from made_up_results import DOMAINS, WINDOWS, MadeUpDatabase
 
 NAME, RAMP = "09_long_rungs", "Fibonacci, linear ramp"
-
-
-@pytest.fixture(autouse=True)
-def no_warnings():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="christoffel")
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
 
 
 @lru_cache

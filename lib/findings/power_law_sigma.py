@@ -14,7 +14,7 @@ from lib.config import RunConfig
 from lib.findings.shared import interval, row, stack_of
 from lib.flops import training_flops
 from lib.losses import Losses
-from lib.patterns import EdgeTable, Pattern, build
+from lib.patterns import Pattern, build
 from lib.statistics import Interval, seed_words
 from lib.tables import by_step, mean_loss, named, select
 
@@ -26,16 +26,6 @@ def law(sigma: float, window: int, reach: int) -> np.ndarray:
     """q(d) for d = window + 1 ... reach, the long-range part of the document's distribution."""
     d = np.arange(window + 1, reach + 1)
     return d ** -(1.0 + sigma) / (d ** -(1.0 + sigma)).sum()
-
-
-def long_distances(pattern: Pattern, length: int, layer: int = 0) -> np.ndarray:
-    """Distances beyond the window of all edges of one layer."""
-    plan = pattern.plan(layer, length)
-    assert isinstance(plan, EdgeTable), "a power-law pattern differs from query to query"
-    keys = plan.keys if plan.keys.ndim == 2 else plan.keys[0]
-    queries, columns = np.nonzero(keys >= 0)
-    distance = queries - keys[queries, columns]
-    return distance[distance > pattern.window]
 
 
 def check_budget(pattern: Pattern, length: int) -> str:
