@@ -80,8 +80,9 @@ def tables(source: Source, file: int, row: int) -> Iterator[pyarrow.Table]:
     import datasets
     name = source.files[file]
     kind = next((kind for suffix, kind in SUFFIXES.items() if suffix in name.lower()[-len(".jsonl.gz"):]), "parquet")
-    rows = datasets.load_dataset(kind, data_files={"train": [name]}, split="train", streaming=True).with_format("arrow")
-    yield from (rows.skip(row) if row else rows).iter(batch_size=ROWS)
+    own = {"batch_size": ROWS} if kind == "parquet" else {}         # its default, a row group, fails where that is empty
+    rows = datasets.load_dataset(kind, data_files={"train": [name]}, split="train", streaming=True, **own)
+    yield from (rows.skip(row) if row else rows).with_format("arrow").iter(batch_size=ROWS)
 
 
 class Reader:

@@ -67,8 +67,8 @@ class Corpus:
         except FileNotFoundError:
             raise SuiteError(f"{self.path} holds no finished corpus (no manifest.json)") from None
         self.vocab: int = self.manifest["config"]["vocab"]
-        apart = self.manifest.get("apart", ())
-        self.domains: tuple[str, ...] = tuple(name for name in self.manifest["domains"] if name not in apart)
+        self.apart: tuple[str, ...] = tuple(self.manifest.get("apart", ()))     # `CorpusConfig.apart`
+        self.domains: tuple[str, ...] = tuple(name for name in self.manifest["domains"] if name not in self.apart)
         for name, facts in self.manifest["files"].items():
             file = self.path / name
             if not file.is_file() or file.stat().st_size != facts["size"]:
@@ -103,7 +103,7 @@ class Corpus:
         return tokenizer.load(self.path / "tokenizer.json")
 
     def _name(self, split: str, domain: str, kind: str) -> str:
-        return f"{one_of(split, SPLITS, 'split')}-{one_of(domain, self.manifest['domains'], 'domain')}.{kind}"
+        return f"{one_of(split, SPLITS, 'split')}-{one_of(domain, (*self.domains, *self.apart), 'domain')}.{kind}"
 
 
 class Source(Protocol):
@@ -122,7 +122,8 @@ class TextSource:
 
     def __init__(self, corpus: Corpus, mixture: Mapping[str, float]) -> None:
         for domain, weight in mixture.items():
-            one_of(domain, corpus.manifest["domains"], "domain of the mixture")
+            if domain not in corpus.domains:
+                one_of(domain, (*corpus.domains, *corpus.apart), "domain of the mixture")
             require(isinstance(weight, (int, float)) and 0 <= weight < float("inf"), f"mixture[{domain!r}]", weight,
                     "a number of at least 0")
         require(sum(mixture.values()) > 0, "mixture", dict(mixture), "at least one weight above 0")
