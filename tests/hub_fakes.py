@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow
+import tokenizers
 from pyarrow import parquet
 
 from data_prep.stories import Story
@@ -95,3 +96,22 @@ def make_hub(root: Path) -> Path:
           {"relation_id": ["P36"] * 4 + ["P17"] * 4, "prompt": [f"The capital of land {n} is" for n in range(8)],
            "target_true": [" Rome", " Oslo", " Rome", " Bern", " one", " two", " one", " two"], "target_false": [" x"] * 8})
     return root
+
+
+def pretend_llama(folder: Path) -> Path:
+    """32,000 pieces like Llama-2's: <unk>, <s>, </s>, the bytes, then pieces that begin with a mark for a space."""
+    words = sorted({word for text in web(0, 90)["text"] for word in text.lower().replace(".", "").split()})
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *"abcdefghijklmnopqrstuvwxyz.\n",
+              *(f"\u2581{word}" for word in words)]
+    pieces += [f"unused{number}" for number in range(32_000 - len(pieces))]
+    model = tokenizers.models.Unigram([(piece, -1.0 - (len(piece) < 2) * 5) for piece in pieces], unk_id=0, byte_fallback=True)
+    made = tokenizers.Tokenizer(model)
+    made.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.Prepend("\u2581"),
+                                                       tokenizers.normalizers.Replace(" ", "\u2581")])
+    made.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.Replace("\u2581", " "), tokenizers.decoders.ByteFallback(),
+                                                 tokenizers.decoders.Fuse(), tokenizers.decoders.Strip(" ", 1, 0)])
+    made.add_special_tokens(["<unk>", "<s>", "</s>"])
+    made.enable_truncation(16)
+    folder.mkdir(parents=True)
+    made.save(str(folder / "tokenizer.json"))
+    return folder

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tokenizers
-from hub_fakes import CONFIG, make_hub, start, web, write
+from hub_fakes import CONFIG, make_hub, pretend_llama, start, web, write
 
 from data_prep import build, hub, hub_build, hub_reader, journal, tokenizer
 from data_prep.hub import DOMAINS
@@ -274,25 +274,6 @@ def test_when_a_copy_changes_then_the_corpus_is_another_one_and_when_it_does_not
 
 
 # Tokenisers
-
-def pretend_llama(folder: Path) -> Path:
-    """32,000 pieces like Llama-2's: <unk>, <s>, </s>, the bytes, then pieces that begin with a mark for a space."""
-    words = sorted({word for text in web(0, 90)["text"] for word in text.lower().replace(".", "").split()})
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *"abcdefghijklmnopqrstuvwxyz.\n",
-              *(f"\u2581{word}" for word in words)]
-    pieces += [f"unused{number}" for number in range(32_000 - len(pieces))]
-    model = tokenizers.models.Unigram([(piece, -1.0 - (len(piece) < 2) * 5) for piece in pieces], unk_id=0, byte_fallback=True)
-    made = tokenizers.Tokenizer(model)
-    made.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.Prepend("\u2581"),
-                                                       tokenizers.normalizers.Replace(" ", "\u2581")])
-    made.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.Replace("\u2581", " "), tokenizers.decoders.ByteFallback(),
-                                                 tokenizers.decoders.Fuse(), tokenizers.decoders.Strip(" ", 1, 0)])
-    made.add_special_tokens(["<unk>", "<s>", "</s>"])
-    made.enable_truncation(16)
-    folder.mkdir(parents=True)
-    made.save(str(folder / "tokenizer.json"))
-    return folder
-
 
 def test_when_a_tokeniser_is_named_then_documents_end_with_its_own_end_and_the_model_s_rows_may_be_more(
         copies: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,11 +52,28 @@ class Text:
 
     @property
     def source(self) -> str:
-        return "The offline corpus" if self.manifest["source"] == "offline" else "Your own text"
+        return {"offline": "The offline corpus", "folder": "Your own text",
+                "hub": "Text of the Hugging Face hub"}[self.manifest["source"]]
 
     @property
-    def domains(self) -> dict[str, dict[str, dict[str, int]]]:
-        """documents, tokens and bytes by domain and split; under `removed`, how many copies were left out."""
+    def pieces(self) -> str:
+        """What the tokeniser's pieces are."""
+        named = self.manifest["config"].get("tokenizer")
+        return f"pieces of {named}" if named else "byte-level pieces"
+
+    @property
+    def origins(self) -> list[str]:
+        """Of text from the hub: the data sets of every domain and of the battery's tasks, with configuration, commit and licence."""
+        read = [(name, own) for name, domain in self.domains.items() for own in domain.get("sources", ())]
+        asked = [(f"{task}, {own['items']:,} items", own) for task, own in self.manifest.get("evaluations", {}).items()]
+        return [f"{what}: {own['dataset']} ({', '.join(filter(None, (own['config'], own['split'])))}), "
+                f"{'a copy on this machine' if own['revision'] == 'copy' else 'commit ' + own['revision'][:12]}, {own['licence']}"
+                for what, own in read + asked]
+
+    @property
+    def domains(self) -> dict[str, dict[str, Any]]:
+        """documents, tokens and bytes by domain and split; under `removed`, how many copies were left out; of hub text under
+        `sources` where it is from."""
         return self.manifest["domains"]
 
     def tokens(self, split: str) -> int:
