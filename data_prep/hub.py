@@ -113,7 +113,7 @@ class Source:
 
 
 def remedy(own: HubSet) -> str:
-    return f"put a copy into SUITE_HUB/{own.path} ({own.instead}), or leave it out"
+    return f"put a copy into {own.path} of the folder that SUITE_HUB names ({own.instead}), or leave it out of the profile"
 
 
 def find(own: HubSet) -> Source:

@@ -154,7 +154,7 @@ def test_when_a_set_is_gone_gated_or_changed_then_the_error_comes_at_once_and_sa
     with pytest.raises(SuiteError) as told:
         reader("fineweb_edu")
     for words in ("HuggingFaceFW/fineweb-edu (sample-10BT, train)", str(error)[:30], "hf auth login",
-                  "SUITE_HUB/HuggingFaceFW/fineweb-edu"):
+                  "a copy into HuggingFaceFW/fineweb-edu of the folder that SUITE_HUB names"):
         assert words in str(told.value)
 
 

@@ -125,7 +125,7 @@ def test_when_killed_again_and_again_then_the_files_are_those_of_an_undisturbed_
         built: Corpus, copies: Path, place: Path) -> None:
     said, kills = [], 0
     for kill in ("math: ", "wikitext103: ", "no more"):
-        process = start(place, copies)
+        process = start(place, SUITE_HUB=str(copies))
         lines = []
         for line in process.stdout:
             lines.append(line)
