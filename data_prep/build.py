@@ -58,9 +58,12 @@ def existing(config: CorpusConfig) -> Corpus | None:
 
 
 def _key(config: CorpusConfig, found: dict[str, list[Path]]) -> str:
-    """Of all that the corpus is made from: configuration, text (by version, or by name, size and time), and this code."""
+    """Of all that the corpus is made from: configuration, text (by version, or by name, size and time), and this code; of text
+    from the hub, which takes hours, only the code that decides what is in it."""
     import tokenizers
-    program = [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(Path(__file__).parent.glob("*.py"))]
+    own = [Path(__file__).parent / f"{name}.py" for name in ("hub", "hub_reader", "hub_build", "hub_evals", "tokenizer")]
+    program = [hashlib.sha256(file.read_bytes()).hexdigest()
+               for file in (own if config.hub else sorted(Path(__file__).parent.glob("*.py")))]
     if config.hub:
         from data_prep import hub
         text = [config.domains, config.tokenizer, hub.copies(config.domains)]

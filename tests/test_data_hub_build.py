@@ -327,3 +327,37 @@ def test_when_a_run_names_its_domains_then_it_reads_them_alone_and_others_never_
 def test_when_a_configuration_is_wrong_then_the_error_names_it(changes: dict, words: str) -> None:
     with pytest.raises(SuiteError, match=words):
         CorpusConfig(**changes)
+
+
+# Real text
+
+SHARED = paths.ROOT.parent / "shared" / "data"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data beside this checkout")
+def test_when_real_text_lies_as_on_the_hub_then_it_is_split_by_article_and_problem_and_comes_out_again(
+        place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = make_hub(place / "hub")
+    monkeypatch.setenv("SUITE_HUB", str(own))
+    lines = (SHARED / "wikitext2/wiki.valid.tokens").read_text("utf-8").split("\n")
+    shutil.rmtree(own / "Salesforce")
+    write(own / "Salesforce/wikitext/wikitext-103-raw-v1/train-00000-of-00001.parquet",
+          {"text": [line + "\n" if line.strip() else "" for line in lines]})
+    asked = [json.loads(line) for line in (SHARED / "gsm8k/train.jsonl").read_text("utf-8").splitlines()]
+    write(own / "DigitalLearningGmbH/MATH-lighteval/data/train-00000-of-00001.parquet",
+          {"problem": [row["question"] for row in asked], "solution": [row["answer"] for row in asked]})
+    shutil.copytree(SHARED / "blimp", own / "nyu-mll/blimp", dirs_exist_ok=True)
+    for left in ("adjunct_island", "wh_island"):
+        shutil.rmtree(own / "nyu-mll/blimp" / left)
+    corpus = build.corpus(CorpusConfig(vocab=4096, train_tokens=180_000, heldout_tokens=30_000, hub=("math",), apart=("wikitext103",)))
+    articles = "\n".join(line if line.strip() else "" for line in lines)
+    heads = 0
+    for split in SPLITS:
+        *whole, _ = decoded(corpus, split, "wikitext103")
+        heads += len(whole)
+        assert all(text in articles and text.lstrip("\n").startswith(" = ") for text in whole)
+    assert heads >= 30
+    problems = {split: decoded(corpus, split, "math")[:-1] for split in SPLITS}
+    known = {f"{row['question']}\n{row['answer']}" for row in asked}
+    assert set(problems["train"]) <= known and set(problems["heldout"]) <= known and len(problems["heldout"]) > 100
+    assert (corpus.manifest["evaluations"]["blimp"]["subsets"], corpus.manifest["evaluations"]["blimp"]["items"]) == (8, 8000)

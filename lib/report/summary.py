@@ -76,8 +76,9 @@ def series_of(table: pd.DataFrame) -> list[Series]:
         return []
     labels = rows.drop_duplicates("run").set_index("run")[_LABELS]
     rows = rows.drop(columns=_LABELS).join(labels, on="run")
+    rows = rows.join(rows.groupby("run")["split"].agg(lambda own: " ".join(sorted(own))).rename("text"), on="run")
     notebooks = table.groupby("run")["experiment"].unique()
-    found = [_series(group, notebooks) for _, group in rows.groupby([*_LABELS, *_RECIPE, "parameters", "pairs"], sort=False)]
+    found = [_series(group, notebooks) for _, group in rows.groupby([*_LABELS, *_RECIPE, "parameters", "pairs", "text"], sort=False)]
     return sorted(found, key=lambda s: (s.train_length, s.train_tokens, s.mean, s.name))
 
 
@@ -117,13 +118,13 @@ def without_perplexity(table: pd.DataFrame) -> int:
 
 
 def recipes(series: Sequence[Series]) -> list[list[Series]]:
-    """Series that may be compared: the same training length and tokens, and a model of the same size within 2 %."""
+    """Series that may be compared: the same text, training length and tokens, and a model of the same size within 2 %."""
     groups: list[list[Series]] = []
     for one in series:
         for group in groups:
             like = group[0]
             if (one.train_length, one.train_tokens) == (like.train_length, like.train_tokens) \
-                    and abs(one.parameters - like.parameters) <= 0.02 * like.parameters:
+                    and set(one.perplexity) == set(like.perplexity) and abs(one.parameters - like.parameters) <= 0.02 * like.parameters:
                 group.append(one)
                 break
         else:
