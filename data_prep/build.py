@@ -166,6 +166,8 @@ def _build_from_hub(config: CorpusConfig, found: dict[str, list[Path]], notes: l
         pieces = tokenizer.load(work / "tokenizer.json").get_vocab_size()
         say("computing checksums")
         _write_manifest(config, facts, pieces, notes, work, more)
+    for hidden in work.glob(".*"):
+        hidden.unlink()
 
 
 def _first(texts: list[str]) -> list[str]:
@@ -251,7 +253,7 @@ def _write_manifest(config: CorpusConfig, facts: dict, pieces: int, notes: list[
         "token_type": np.dtype(tokenizer.token_type(config.vocab)).name,
         "domains": facts,
         "files": {file.relative_to(work).as_posix(): {"size": file.stat().st_size, "sha256": _checksum(file)}
-                  for file in sorted(work.rglob("*")) if file.is_file()},
+                  for file in sorted(work.rglob("[!.]*")) if file.is_file()},
         "versions": {"tokenizers": tokenizers.__version__, **({} if config.folder or config.hub else sources.versions())},
         "notes": sorted(notes),
         **(more or {}),

@@ -37,7 +37,8 @@ Facts = dict[str, Any]
 
 def build(config: CorpusConfig, work: Path, say: Say) -> tuple[Facts, Facts]:
     """Write all but the manifest into the folder `work`, from where a killed build left it; the manifest's facts by domain,
-    and those beyond. Nothing is written before every data set, its columns and the tokeniser have been seen."""
+    and those beyond. Nothing is written before every data set, its columns and the tokeniser have been seen. Hidden files are
+    of the building alone."""
     readers = {}
     for name in config.domains:
         say(f"looking up {name}")
@@ -56,10 +57,7 @@ def build(config: CorpusConfig, work: Path, say: Say) -> tuple[Facts, Facts]:
         filling = Filling(config, reader, pieces, work, journal)
         filling.run(progress)
         facts[name] = filling.finish()
-    journal.remove()
-    for name in readers:
-        for split in SPLITS:
-            (work / f"{split}-{name}.records").unlink(missing_ok=True)
+    journal.close()
     return facts, {"tokenizer": config.tokenizer or "the suite's own", "apart": list(config.apart),
                    "evaluations": evaluations}
 
@@ -70,7 +68,8 @@ def own_pieces(config: CorpusConfig, readers: dict[str, Reader], named: Tokenize
     if not file.is_file():
         if named is None:
             say(f"training the tokeniser ({config.vocab} pieces)")
-            named = tokenizer.train((text for reader in readers.values() for text in first_texts(config, reader)), config.vocab)
+            texts = (text for reader in readers.values() for text in first_texts(config, reader))
+            named = tokenizer.train(texts, config.vocab)
         write_atomically(file, named.to_str(pretty=True).encode())
     return tokenizer.load(file)
 
@@ -86,6 +85,7 @@ def first_texts(config: CorpusConfig, reader: Reader) -> Iterator[str]:
 
 
 def hashed(text: str, key: str = "") -> int:
+    """64 bits."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=key.encode()).digest(), "little")
 
 
@@ -133,7 +133,8 @@ class Progress:
         self.last = now
         rate = (self.done - self.start) / max(now - self.begun, 1e-9)
         left = f", about {duration((self.total - self.done) / rate)} left" if rate else ""
-        self.say(f"{name}: {self.done:,} of {self.total:,} tokens in all ({self.done / self.total:.0%}), {rate:,.0f} a second{left}")
+        self.say(f"{name}: {self.done:,} of {self.total:,} tokens in all ({self.done / self.total:.0%}), {rate:,.0f} a second"
+                 f"{left}")
 
     def finished(self, name: str, missing: int) -> None:
         """A finite domain that has fewer tokens than were asked for."""
@@ -160,7 +161,7 @@ class Filling:
         self.files = {(split, kind): journal.open(self.file(split, kind)) for split in SPLITS for kind in ("bin", "records")}
 
     def file(self, split: str, kind: str) -> str:
-        return f"{split}-{self.name}.{kind}"
+        return f"{split}-{self.name}.bin" if kind == "bin" else f".{split}-{self.name}.records"
 
     def full(self, split: str) -> bool:
         return self.state[split]["tokens"] >= self.asked[split]
@@ -241,7 +242,8 @@ class Filling:
                                  f"{', '.join(source.set.path for source in self.reader.sources)}")
             records = self.records(split)
             np.save(self.work / f"{split}-{self.name}.starts.npy", records["start"])
-            np.save(self.work / f"{split}-{self.name}.places.npy", np.stack([records["file"].astype(np.int64), records["row"]], 1))
+            places = np.stack([records["file"].astype(np.int64), records["row"]], axis=1)
+            np.save(self.work / f"{split}-{self.name}.places.npy", places)
         return {**{split: self.state[split] for split in SPLITS}, "removed": dict(sorted(self.state["removed"].items())),
                 "sources": [source.facts() for source in self.reader.sources]}
 

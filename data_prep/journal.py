@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from lib.errors import SuiteError
 
 EVERY = 20.0        # seconds between commits; what a kill costs at most
-NAME = "journal.json"
+NAME = ".journal.json"      # hidden, as all that is no part of the result
 
 
 class Journal:
@@ -59,7 +59,7 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
             self._lengths[name] = file.tell()
-        partial = self._folder / f".{NAME}"
+        partial = self._folder / f"{NAME}.new"
         with partial.open("w", encoding="utf-8") as out:
             json.dump({"lengths": self._lengths, "state": self.state}, out)
             out.flush()
@@ -76,7 +76,3 @@ class Journal:
         for file in self._files.values():
             file.close()
         self._files.clear()
-
-    def remove(self) -> None:
-        self.close()
-        (self._folder / NAME).unlink(missing_ok=True)

@@ -41,7 +41,7 @@ def named(name: str) -> Tokenizer:
     Raises what the hub and the network raise, and a SuiteError where a file is no tokeniser or has no end of a text.
     """
     from tokenizers import Tokenizer
-    places = [Path(name).expanduser(), *([Path(os.environ["SUITE_HUB"]).expanduser() / name] if os.environ.get("SUITE_HUB") else [])]
+    places = [Path(name).expanduser(), Path(os.environ.get("SUITE_HUB", "")).expanduser() / name]
     file = next((path for place in places for path in (place, place / "tokenizer.json") if path.is_file()), None)
     if file is None:
         import huggingface_hub

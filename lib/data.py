@@ -23,7 +23,7 @@ SPLITS = ("train", "heldout")
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """What to build. The numbers of tokens are met exactly, but for a folder and finite texts of the hub: upper bounds there."""
+    """What to build. The numbers of tokens are met exactly; upper bounds of a folder and of finite hub texts."""
     folder: str = ""                  # a person's own text (`data_prep.folder`); empty: the offline corpus
     vocab: int = 2048                 # pieces of the tokeniser
     train_tokens: int = 3_500_000     # a domain

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from data_prep.stories import Story
 from data_prep.words import LEXICON
 from lib import paths
-from lib.data import CorpusConfig
+from lib.data import Corpus, CorpusConfig
 
 WORDS = LEXICON["adj"] + LEXICON["thing"] + LEXICON["trade"] + LEXICON["place"]
 CONFIG = CorpusConfig(vocab=400, train_tokens=12_000, heldout_tokens=2_000, hub=("fineweb_edu", "tinystories", "math"),
@@ -94,19 +94,24 @@ def make_hub(root: Path) -> Path:
           {"text": [f"{Story(9, n).text.split('.')[0]} and saw the house" for n in range(12)]})
     for subset in ("adjunct_island", "wh_island"):
         write(root / f"nyu-mll/blimp/{subset}/train-00000-of-00001.parquet",
-              {"sentence_good": [f"The dog {n} runs." for n in range(5)], "sentence_bad": [f"The dog {n} run." for n in range(5)],
-               "UID": [subset] * 5})
+              {"sentence_good": [f"The dog {n} runs." for n in range(5)],
+               "sentence_bad": [f"The dog {n} run." for n in range(5)], "UID": [subset] * 5})
     write(root / "NeelNanda/counterfact-tracing/data/train-00000-of-00001.parquet",
           {"relation_id": ["P36"] * 4 + ["P17"] * 4, "prompt": [f"The capital of land {n} is" for n in range(8)],
            "target_true": [" Rome", " Oslo", " Rome", " Bern", " one", " two", " one", " two"], "target_false": [" x"] * 8})
     return root
 
 
+def decoded(corpus: Corpus, split: str, domain: str) -> list[str]:
+    tokens, decode = np.asarray(corpus.tokens(split, domain)), corpus.tokenizer().decode
+    return [decode(part.tolist()) for part in np.split(tokens, corpus.documents(split, domain)[1:])]
+
+
 def pretend_llama(folder: Path) -> Path:
     """32,000 pieces like Llama-2's: <unk>, <s>, </s>, the bytes, then pieces that begin with a mark for a space."""
     words = sorted({word for text in web(0, 90)["text"] for word in text.lower().replace(".", "").split()})
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *"abcdefghijklmnopqrstuvwxyz.\n",
-              *(f"\u2581{word}" for word in words)]
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581",
+              *"abcdefghijklmnopqrstuvwxyz.\n", *(f"\u2581{word}" for word in words)]
     pieces += [f"unused{number}" for number in range(32_000 - len(pieces))]
     model = tokenizers.models.Unigram([(piece, -1.0 - (len(piece) < 2) * 5) for piece in pieces], unk_id=0, byte_fallback=True)
     made = tokenizers.Tokenizer(model)

@@ -10,7 +10,8 @@ import urllib.parse
 from pathlib import Path
 
 COMMIT = "c0ffee" * 6 + "c0ff"
-API = re.compile(r"/api/datasets/(?P<set>[^/]+/[^/]+)(?:/(?P<verb>revision|tree|paths-info)/(?P<revision>[^/]+)(?:/(?P<path>.*))?)?$")
+API = re.compile(r"/api/datasets/(?P<set>[^/]+/[^/]+)"
+                 r"(?:/(?P<verb>revision|tree|paths-info)/(?P<revision>[^/]+)(?:/(?P<path>.*))?)?$")
 FILE = re.compile(r"/datasets/(?P<set>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)$")
 
 

@@ -173,7 +173,7 @@ def test_when_the_hub_is_busy_then_looking_up_is_tried_again(copies: Path, monke
     assert waits == [5, 10]
 
 
-def test_when_files_are_the_hub_s_own_then_the_commit_is_known_and_names_do_not_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_files_are_the_hub_s_own_then_names_do_not_have_their_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SUITE_HUB")
     commit = "0123456789abcdef" * 2 + "01234567"
     url = f"hf://datasets/LTCB/enwik8@{commit}/enwik8/train/0000.parquet"
@@ -196,7 +196,7 @@ def test_when_the_hub_may_not_be_asked_then_its_cache_is_read_or_the_error_names
     monkeypatch.setattr(huggingface_hub, "is_offline_mode", lambda: True)
     real, cache, commit = huggingface_hub.snapshot_download, tmp_path / "hub", "a" * 40
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: real(*a, cache_dir=cache, **k))
-    with pytest.raises(SuiteError, match=r"not in the cache of HF_HOME.*hf download --repo-type dataset roneneldan/TinyStories"):
+    with pytest.raises(SuiteError, match="not in the cache of HF_HOME.*hf download --repo-type dataset roneneldan/"):
         hub.find(DOMAINS["tinystories"].sets[0])
     own = cache / "datasets--roneneldan--TinyStories"
     write(own / "snapshots" / commit / "data/train-00000-of-00001.parquet", {"text": ["from the cache"]})

@@ -12,16 +12,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tokenizers
-from hub_fakes import CONFIG, make_hub, pretend_llama, start, web, write
+from hub_fakes import CONFIG, decoded, make_hub, sentences, start, web, write
 
 from data_prep import build, hub, hub_build, hub_reader, journal, tokenizer
 from data_prep.hub import DOMAINS
 from data_prep.hub_reader import Reader
 from data_prep.journal import Journal
 from lib import paths
-from lib.config import DataConfig
-from lib.data import SPLITS, Corpus, CorpusConfig, domains_of, make_source
+from lib.data import SPLITS, Corpus
 from lib.errors import SuiteError
 
 MORE = dataclasses.replace(CONFIG, train_tokens=15_000, hub=("fineweb_edu", "math"), apart=())
@@ -47,11 +45,6 @@ def place(copies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def decoded(corpus: Corpus, split: str, domain: str) -> list[str]:
-    tokens, decode = np.asarray(corpus.tokens(split, domain)), corpus.tokenizer().decode
-    return [decode(part.tolist()) for part in np.split(tokens, corpus.documents(split, domain)[1:])]
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
 
@@ -68,7 +61,7 @@ def test_when_built_then_every_domain_has_exactly_the_tokens_asked_for_and_the_m
         "DigitalLearningGmbH/MATH-lighteval", "nvidia/OpenMathInstruct-2"]
     assert built.manifest["source"] == "hub" and built.manifest["config"]["hub"] == list(CONFIG.hub)
     assert str(paths.ROOT) not in json.dumps(built.manifest)
-    assert not list(built.path.glob("*.records")) and not (built.path / journal.NAME).exists()
+    assert not list(built.path.glob(".*"))
 
 
 def test_when_checksums_are_computed_again_then_they_are_the_manifest_s(built: Corpus) -> None:
@@ -181,25 +174,38 @@ def test_when_the_connection_is_lost_for_good_then_a_rerun_goes_on_and_the_files
     assert there == expected
 
 
-def test_when_the_data_set_changed_meanwhile_then_that_domain_alone_starts_again(
-        place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = place / "work"
+def test_when_a_data_set_changed_meanwhile_then_its_domain_starts_again_and_the_others_do_not(
+        copies: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, work = place / "hub", place / "work"
+    shutil.copytree(copies, own)
     work.mkdir()
+    monkeypatch.setenv("SUITE_HUB", str(own))
     monkeypatch.setattr(hub_build, "fetch", lambda work, say: {})
     hub_build.build(MORE, work, print)
-    expected = contents(work)
-    monkeypatch.setattr(Journal, "remove", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
-    shutil.rmtree(work)
-    work.mkdir()
+    write(own / "nvidia/OpenMathInstruct-2/data/train-00000-of-00001.parquet",
+          {"problem": [f"New problem {n}: {sentences(n, 2)}" for n in range(250)],
+           "generated_solution": [sentences(9000 + n, 3) for n in range(250)]})
+    real, starts = hub_reader.tables, []
+    monkeypatch.setattr(hub_reader, "tables", lambda source, file, row: [
+        starts.append(source.set.path), real(source, file, row)][1])
+    facts, _ = hub_build.build(MORE, work, print)
+    assert starts.count("HuggingFaceFW/fineweb-edu") == 1 < starts.count("nvidia/OpenMathInstruct-2")
+    texts = tokenizer.load(work / "tokenizer.json").decode(np.fromfile(work / "train-math.bin", np.uint16).tolist())
+    assert "New problem" in texts and "Way 2 gives" not in texts
+    assert facts["math"]["train"]["tokens"] == len(np.fromfile(work / "train-math.bin", np.uint16)) == MORE.train_tokens
+
+
+def test_when_killed_while_checksums_are_computed_then_nothing_is_read_again(
+        built: Corpus, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checksum, real, starts = build._checksum, hub_reader.tables, []
+    monkeypatch.setattr(build, "_checksum", lambda file: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        hub_build.build(MORE, work, print)
-    monkeypatch.undo()
-    monkeypatch.setenv("SUITE_HUB", str(hub_home := place / "hub"))
-    make_hub(hub_home)                                           # other times of change, the same text
-    monkeypatch.setattr(hub_build, "fetch", lambda work, say: {})
-    said: list[str] = []
-    hub_build.build(MORE, work, said.append)
-    assert {name: content for name, content in contents(work).items()} == expected
+        build.corpus(CONFIG)
+    monkeypatch.setattr(build, "_checksum", checksum)
+    monkeypatch.setattr(hub_reader, "tables", lambda source, file, row: [
+        starts.append(source.set.path), real(source, file, row)][1])
+    assert contents(build.corpus(CONFIG).path) == contents(built.path)
+    assert len(starts) == len(set(starts)) == 5                      # a first look at each set, and no more
 
 
 def test_when_the_journal_is_opened_again_then_what_was_not_committed_is_cut_off(tmp_path: Path) -> None:
@@ -271,93 +277,3 @@ def test_when_a_copy_changes_then_the_corpus_is_another_one_and_when_it_does_not
     assert build.corpus(MORE).fingerprint == build.existing(MORE).fingerprint == first.fingerprint
     write(own / "HuggingFaceFW/fineweb-edu/sample/10BT/001_00000.parquet", web(500, 90))
     assert build.existing(MORE) is None
-
-
-# Tokenisers
-
-def test_when_a_tokeniser_is_named_then_documents_end_with_its_own_end_and_the_model_s_rows_may_be_more(
-        copies: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = place / "hub"
-    shutil.copytree(copies, own)
-    monkeypatch.setenv("SUITE_HUB", str(own))
-    pretend_llama(own / "NousResearch/Llama-2-7b-hf")
-    config = dataclasses.replace(MORE, hub=("fineweb_edu",), vocab=32_768, train_tokens=5_000,
-                                 tokenizer="NousResearch/Llama-2-7b-hf")
-    corpus = build.corpus(config)
-    assert (corpus.vocab, corpus.manifest["pieces"]) == (32_768, 32_000)
-    assert corpus.manifest["tokenizer"] == config.tokenizer
-    tokens, starts = np.asarray(corpus.tokens("train", "fineweb_edu")), corpus.documents("train", "fineweb_edu")
-    assert (tokens[starts[1:] - 1] == 2).all() and (tokens == 2).sum() in (len(starts) - 1, len(starts))
-    assert tokenizer.end_of(corpus.tokenizer()) == 2
-    texts = dict(zip((f"HuggingFaceFW/fineweb-edu/sample/10BT/000_00000.parquet#{n}" for n in range(90)), web(0, 90)["text"]))
-    names = corpus.names("train", "fineweb_edu")
-    assert decoded(corpus, "train", "fineweb_edu")[0] == texts[names[0]]         # a capital is a byte; nothing is cut at 16
-    inputs, _ = make_source(DataConfig.of("text"), corpus).batch(0, 0, 2, 64)
-    assert int(inputs.max()) < 32_000
-
-
-def test_when_a_tokeniser_has_too_many_pieces_no_end_or_is_none_then_the_error_says_so(place: Path) -> None:
-    folder = pretend_llama(place / "pieces")
-    with pytest.raises(SuiteError, match=r"vocab = 400 is not valid: the tokeniser .*pieces has 32000 pieces"):
-        build.corpus(dataclasses.replace(MORE, tokenizer=str(folder)))
-    (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(SuiteError, match="tokenizer.json is no tokeniser"):
-        build.corpus(dataclasses.replace(MORE, tokenizer=str(folder)))
-    endless = tokenizers.Tokenizer(tokenizers.models.BPE())
-    endless.save(str(folder / "tokenizer.json"))
-    with pytest.raises(SuiteError, match="no piece that ends a text"):
-        build.corpus(dataclasses.replace(MORE, tokenizer=str(folder)))
-
-
-# Domains of a run
-
-def test_when_a_run_names_its_domains_then_it_reads_them_alone_and_others_never_see_what_is_apart(built: Corpus) -> None:
-    own = DataConfig.of("text", domains=("wikitext103",))
-    assert domains_of(own, built) == ("wikitext103",) and make_source(own, built).domains == ("wikitext103",)
-    plain = DataConfig.of("text", mixture=(("math", 0.5), ("fineweb_edu", 0.5)))
-    assert domains_of(plain, built) == built.domains and set(make_source(plain, built).domains) == {"math", "fineweb_edu"}
-    with pytest.raises(SuiteError, match="unknown domain of the mixture 'wikitext'; did you mean 'wikitext103'"):
-        make_source(DataConfig.of("text", domains=("wikitext",)), built)
-
-
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"hub": ("fineweb",)}, "unknown domain of the hub 'fineweb'; did you mean 'fineweb_edu'"),
-    ({"hub": ("math",), "apart": ("math",)}, "each domain once"), ({"apart": ("math",)}, "hub = .* is not valid"),
-    ({"tokenizer": "x"}, "hub = .* is not valid"), ({"folder": "x", "hub": ("math",)}, "empty where there is a folder")])
-def test_when_a_configuration_is_wrong_then_the_error_names_it(changes: dict, words: str) -> None:
-    with pytest.raises(SuiteError, match=words):
-        CorpusConfig(**changes)
-
-
-# Real text
-
-SHARED = paths.ROOT.parent / "shared" / "data"
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data beside this checkout")
-def test_when_real_text_lies_as_on_the_hub_then_it_is_split_by_article_and_problem_and_comes_out_again(
-        place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = make_hub(place / "hub")
-    monkeypatch.setenv("SUITE_HUB", str(own))
-    lines = (SHARED / "wikitext2/wiki.valid.tokens").read_text("utf-8").split("\n")
-    shutil.rmtree(own / "Salesforce")
-    write(own / "Salesforce/wikitext/wikitext-103-raw-v1/train-00000-of-00001.parquet",
-          {"text": [line + "\n" if line.strip() else "" for line in lines]})
-    asked = [json.loads(line) for line in (SHARED / "gsm8k/train.jsonl").read_text("utf-8").splitlines()]
-    write(own / "DigitalLearningGmbH/MATH-lighteval/data/train-00000-of-00001.parquet",
-          {"problem": [row["question"] for row in asked], "solution": [row["answer"] for row in asked]})
-    shutil.copytree(SHARED / "blimp", own / "nyu-mll/blimp", dirs_exist_ok=True)
-    for left in ("adjunct_island", "wh_island"):
-        shutil.rmtree(own / "nyu-mll/blimp" / left)
-    corpus = build.corpus(CorpusConfig(vocab=4096, train_tokens=180_000, heldout_tokens=30_000, hub=("math",), apart=("wikitext103",)))
-    articles = "\n".join(line if line.strip() else "" for line in lines)
-    heads = 0
-    for split in SPLITS:
-        *whole, _ = decoded(corpus, split, "wikitext103")
-        heads += len(whole)
-        assert all(text in articles and text.lstrip("\n").startswith(" = ") for text in whole)
-    assert heads >= 30
-    problems = {split: decoded(corpus, split, "math")[:-1] for split in SPLITS}
-    known = {f"{row['question']}\n{row['answer']}" for row in asked}
-    assert set(problems["train"]) <= known and set(problems["heldout"]) <= known and len(problems["heldout"]) > 100
-    assert (corpus.manifest["evaluations"]["blimp"]["subsets"], corpus.manifest["evaluations"]["blimp"]["items"]) == (8, 8000)

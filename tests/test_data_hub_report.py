@@ -71,7 +71,8 @@ def test_when_the_corpus_came_without_then_tasks_have_their_offline_names(corpus
             return None
     assert [called(task, Without()) for task in ("blimp", "lambada", "cloze", "mqar")] == [
         "blimp-offline", "lambada-offline", "cloze", "mqar"]
-    assert [called(task, corpus) for task in ("blimp", "lambada", "cloze", "mqar")] == ["blimp", "lambada", "factual_cloze", "mqar"]
+    assert [called(task, corpus) for task in ("blimp", "lambada", "cloze", "mqar")] == [
+        "blimp", "lambada", "factual_cloze", "mqar"]
 
 
 def test_when_an_evaluation_set_lacks_a_text_then_the_error_names_the_row_and_no_text_is_tokenised(
@@ -88,7 +89,7 @@ def test_when_blimp_s_own_files_are_there_then_each_is_a_subset(tmp_path: Path, 
     monkeypatch.setenv("SUITE_HUB", str(make_hub(tmp_path / "hub")))
     shutil.rmtree(tmp_path / "hub/nyu-mll/blimp")
     for subset in ("principle_A_case_1", "passive_1"):
-        write(tmp_path / f"hub/nyu-mll/blimp/{subset}.jsonl", {"sentence_good": ["Good."], "sentence_bad": ["Bad."], "UID": ["x"]})
+        write(tmp_path / f"hub/nyu-mll/blimp/{subset}.jsonl", {"sentence_good": ["Good."], "sentence_bad": ["Bad."]})
     facts = hub_evals.fetch(tmp_path / "work", print)
     assert (facts["blimp"]["subsets"], facts["blimp"]["items"]) == (2, 2)
     assert sorted(path.stem for path in (tmp_path / "work/evaluations/blimp").iterdir()) == ["passive_1", "principle_A_case_1"]
@@ -108,7 +109,8 @@ def test_when_a_run_names_its_domains_then_losses_are_those_of_them(corpus: Corp
     run = run_of(length=100, vocab=400, data=data)
     result = evaluator("perplexity", tokens=1000).measure(uniform(400), run, corpus, torch.device("cpu"))
     assert {metric.split for metric in result.metrics} == {"wikitext103"}
-    plain = evaluator("perplexity", tokens=1000).measure(uniform(400), run_of(length=100, vocab=400), corpus, torch.device("cpu"))
+    plain = evaluator("perplexity", tokens=1000).measure(
+        uniform(400), run_of(length=100, vocab=400), corpus, torch.device("cpu"))
     assert {metric.split for metric in plain.metrics} == {"fineweb_edu", "math"}
 
     class Arrays:
@@ -129,7 +131,8 @@ def test_when_the_report_describes_the_text_then_it_names_sets_configurations_an
     text = Text(corpus.fingerprint, corpus.manifest)
     assert text.source == "Text of the Hugging Face hub" and text.pieces == "byte-level pieces"
     assert "fineweb_edu: HuggingFaceFW/fineweb-edu (sample-10BT, train), a copy on this machine, ODC-By 1.0" in text.origins
-    assert "wikitext103: Salesforce/wikitext (wikitext-103-raw-v1, train), a copy on this machine, CC BY-SA 3.0 and GFDL" in text.origins
+    assert ("wikitext103: Salesforce/wikitext (wikitext-103-raw-v1, train), a copy on this machine, CC BY-SA 3.0 and GFDL"
+            in text.origins)
     assert "blimp, 10 items: nyu-mll/blimp (train), a copy on this machine, CC BY 4.0" in text.origins
     corpus.manifest["domains"]["math"]["sources"][0]["revision"], corpus.manifest["config"]["tokenizer"] = "f" * 40, "a/b"
     text = Text(corpus.fingerprint, corpus.manifest)

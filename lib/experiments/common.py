@@ -36,7 +36,8 @@ def spec_of(pattern: Pattern) -> PatternSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Model, training and data of one notebook at one profile, or at its own depth, width, length (0: the profile's) or text."""
+    """Model, training and data of one notebook at one profile, or at its own depth, width or length (0: the profile's), or
+    text."""
     parameters: Parameters
     profile: Profile
     layers: int = 0

@@ -63,12 +63,16 @@ class Text:
 
     @property
     def origins(self) -> list[str]:
-        """Of text from the hub: the data sets of every domain and of the battery's tasks, with configuration, commit and licence."""
+        """Of text from the hub: data sets of every domain and of the battery's tasks, with configuration, commit, licence."""
         read = [(name, own) for name, domain in self.domains.items() for own in domain.get("sources", ())]
-        asked = [(f"{task}, {own['items']:,} items", own) for task, own in self.manifest.get("evaluations", {}).items()]
-        return [f"{what}: {own['dataset']} ({', '.join(filter(None, (own['config'], own['split'])))}), "
-                f"{'a copy on this machine' if own['revision'] == 'copy' else 'commit ' + own['revision'][:12]}, {own['licence']}"
-                for what, own in read + asked]
+        evaluations = self.manifest.get("evaluations", {})
+        asked = [(f"{task}, {own['items']:,} items", own) for task, own in evaluations.items()]
+
+        def line(what: str, own: dict[str, Any]) -> str:
+            commit = "a copy on this machine" if own["revision"] == "copy" else f"commit {own['revision'][:12]}"
+            where = ", ".join(filter(None, (own["config"], own["split"])))
+            return f"{what}: {own['dataset']} ({where}), {commit}, {own['licence']}"
+        return [line(*one) for one in read + asked]
 
     @property
     def domains(self) -> dict[str, dict[str, Any]]:

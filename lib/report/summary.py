@@ -78,7 +78,8 @@ def series_of(table: pd.DataFrame) -> list[Series]:
     rows = rows.drop(columns=_LABELS).join(labels, on="run")
     rows = rows.join(rows.groupby("run")["split"].agg(lambda own: " ".join(sorted(own))).rename("text"), on="run")
     notebooks = table.groupby("run")["experiment"].unique()
-    found = [_series(group, notebooks) for _, group in rows.groupby([*_LABELS, *_RECIPE, "parameters", "pairs", "text"], sort=False)]
+    alike = [*_LABELS, *_RECIPE, "parameters", "pairs", "text"]
+    found = [_series(group, notebooks) for _, group in rows.groupby(alike, sort=False)]
     return sorted(found, key=lambda s: (s.train_length, s.train_tokens, s.mean, s.name))
 
 
@@ -124,7 +125,8 @@ def recipes(series: Sequence[Series]) -> list[list[Series]]:
         for group in groups:
             like = group[0]
             if (one.train_length, one.train_tokens) == (like.train_length, like.train_tokens) \
-                    and set(one.perplexity) == set(like.perplexity) and abs(one.parameters - like.parameters) <= 0.02 * like.parameters:
+                    and set(one.perplexity) == set(like.perplexity) \
+                    and abs(one.parameters - like.parameters) <= 0.02 * like.parameters:
                 group.append(one)
                 break
         else:
