@@ -106,7 +106,9 @@ def test_when_the_order_of_the_rows_is_another_then_the_same_documents_are_held_
     assert {d.text for d in documents if hub_build.held_out(d, other)} != held[copies]
 
 
-def test_when_rows_are_copies_then_each_text_is_there_once_and_the_rest_is_counted(place: Path) -> None:
+def test_when_rows_are_copies_then_each_text_is_there_once_and_the_rest_is_counted(
+        place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_build, "CHUNK", 3000)
     wanted = dataclasses.replace(MORE, hub=("fineweb_edu",), train_tokens=25_000, heldout_tokens=5_000)
     corpus = build.corpus(wanted)
     every = [text for split in SPLITS for text in decoded(corpus, split, "fineweb_edu")]
