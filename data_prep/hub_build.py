@@ -64,8 +64,8 @@ def build(config: CorpusConfig, work: Path, say: Say) -> tuple[Facts, Facts]:
 
 def shortages(config: CorpusConfig, facts: Facts) -> list[str]:
     """A sentence for each finite domain that has less than was asked for."""
-    return [f"{name} has {own['train']['tokens']:,} training and {own['heldout']['tokens']:,} held-out tokens in all, fewer than "
-            "were asked for" for name, own in facts.items()
+    return [f"{name} has {own['train']['tokens']:,} training and {own['heldout']['tokens']:,} held-out tokens in all, "
+            "fewer than were asked for" for name, own in facts.items()
             if own["train"]["tokens"] < config.train_tokens or own["heldout"]["tokens"] < config.heldout_tokens]
 
 
@@ -140,8 +140,8 @@ class Progress:
         self.last = now
         rate = (self.done - self.start) / max(now - self.begun, 1e-9)
         left = f", about {duration((self.total - self.done) / rate)} left" if rate else ""
-        self.say(f"{name}: {self.done:,} of {self.total:,} tokens in all ({self.done / max(self.total, 1):.0%}), {rate:,.0f} a second"
-                 f"{left}")
+        share = self.done / max(self.total, 1)
+        self.say(f"{name}: {self.done:,} of {self.total:,} tokens in all ({share:.0%}), {rate:,.0f} a second{left}")
 
     def finished(self, name: str, missing: int) -> None:
         """A finite domain that has fewer tokens than were asked for."""
