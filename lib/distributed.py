@@ -14,6 +14,7 @@ import importlib
 import os
 import sys
 import time
+import traceback
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -84,19 +85,20 @@ class Together(Real):
             self.ranks.of_first(lambda: (run.to_dict(), str(folder), None if corpus is None else str(corpus.path)))
             try:
                 result = trained(run, corpus, folder, self.ranks, self.device, progress)
-            except (SuiteError, KeyboardInterrupt):    # all processes raise the first; the second ends them all
+            except SuiteError:                         # the others raise it too: the next run can follow
                 raise
-            except Exception as error:                 # the others wait for what will not come: no other run can follow
+            except Exception as error:                 # the others wait for what will not come
+                if self.ranks.size == 1:
+                    raise
+                traceback.print_exc()
                 raise SystemExit(lost(run, folder, self.ranks, error)) from error
         return result.model, result, sum(p.numel() for p in result.model.parameters())
 
 
 def lost(run: RunConfig, folder: Path, ranks: Ranks, error: Exception) -> str:
-    if isinstance(error, torch.OutOfMemoryError):
-        what = described(error)
-    else:
-        what = (f"one of the {ranks.size} processes ended or did not answer, which torchrun names below "
-                f"({described(error).splitlines()[0]})")
+    what = described(error).splitlines()[0]
+    if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):      # so torch says it of a link
+        what = f"one of the {ranks.size} processes ended or did not answer, as torchrun says below ({what})"
     return (f"run {folder.name} ({run.pattern.name}, seed {run.train.seed}) stopped: {what}. Start the same command again: "
             f"it goes on from the last checkpoint, with any number of processes. log: {folder / 'log.txt'}")
 
