@@ -50,7 +50,7 @@ def test_when_a_process_is_killed_then_all_end_and_the_error_names_it_and_the_ru
 
 
 def test_when_the_command_is_given_again_then_another_number_of_processes_ends_the_runs_and_evaluates_them(killed, outputs):
-    alone = dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    alone = dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     ended = started([sys.executable], outputs, **alone)
     assert ended.returncode == 0, ended.stderr
     assert "2 of 2 runs finished" in ended.stderr and "make report PROFILE=tiny" in ended.stderr
