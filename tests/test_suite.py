@@ -23,7 +23,7 @@ from test_profiles import GOOD
 import data_prep.build
 import lib.experiments
 import lib.report
-from lib import engine, estimate, execute, paths, planning, profiles, progress, stamps, suite
+from lib import engine, estimate, execute, paths, places, planning, profiles, progress, stamps, suite
 from lib.config import Evaluation
 from lib.experiments import base
 
@@ -71,7 +71,7 @@ class House:
             monkeypatch.setattr(paths, name, root / name.lower())
             (root / name.lower()).mkdir()
         monkeypatch.setenv("SUITE_OUTPUTS", str(root / "outputs"))
-        monkeypatch.setattr(engine, "COMMAND", FAKE)
+        monkeypatch.setattr(places, "COMMAND", FAKE)
         monkeypatch.setattr(execute, "Process", InProcess)
         monkeypatch.setattr(lib.experiments, "experiment", self.experiments.__getitem__)
         self.text = SimpleNamespace(path=root, fingerprint="text")
