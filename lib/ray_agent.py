@@ -12,6 +12,7 @@ import queue
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,12 +51,15 @@ class Agent:
 
     def ready(self) -> dict[str, Any]:
         """Waits for the worker's first word: `ready`, or `died` with the reason."""
+        return {**self.heard(), "versions": versions(), "outputs": str(paths.outputs())}
+
+    def heard(self) -> dict[str, Any]:
+        """The worker's next event; the last one with its last words."""
         _, event = self.events.get()
-        return {**event, "words": self.process.last_words(), "versions": versions(), "outputs": str(paths.outputs())}
+        return {**event, "words": self.process.last_words()} if event["event"] == "died" else event
 
     def perform(self, message: dict[str, Any], files: Mapping[str, Content]) -> Iterator[dict[str, Any]]:
         """The events of one run, which goes on from `files`, until `done`, `failed`, `busy` or `died`."""
-        from time import monotonic
         folder = paths.run_folder(message["profile"], message["fingerprint"])
         shutil.rmtree(folder.parent, ignore_errors=True)               # of the run before: the driver has it
         for name, content in files.items():
@@ -63,11 +67,11 @@ class Agent:
         self.run, last, stage = folder, 0.0, ""
         self.process.give(None, {**message, "corpus": self.text if message["corpus"] else None})
         while True:
-            _, event = self.events.get()
-            if event["event"] == "progress" and event["stage"] == stage and monotonic() - last < PROGRESS_SECONDS:
+            event = self.heard()
+            if event["event"] == "progress" and event["stage"] == stage and time.monotonic() - last < PROGRESS_SECONDS:
                 continue
-            last, stage = monotonic(), event.get("stage", "")
-            yield {**event, "words": self.process.last_words()} if event["event"] == "died" else event
+            last, stage = time.monotonic(), event.get("stage", "")
+            yield event
             if event["event"] in ("done", "failed", "busy", "died"):
                 return
 

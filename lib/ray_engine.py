@@ -297,10 +297,10 @@ def connect(log: Path) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")     # and no warning that this will be the default
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")                # of a cluster that is started here: it sends nothing
     silence(log)
-    others = [f"!/{name}" for name in CODE]
+    others = [f"/{path.name}" for path in paths.ROOT.iterdir() if path.name not in CODE]
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR,
-                 runtime_env={"working_dir": str(paths.ROOT), "excludes": ["/*", *others, "__pycache__"]})
+                 runtime_env={"working_dir": str(paths.ROOT), "excludes": [*others, "__pycache__"]})
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         where = f"at RAY_ADDRESS = {address!r}" if address else "on this machine"
         raise SuiteError(f"no Ray cluster answers {where} ({first_line(error)}): start one with `ray start --head`, name its "
