@@ -139,7 +139,7 @@ class Engine:
     def summary(self, seconds: float) -> str:
         """One line on what was done."""
         if not self.done and not self.failures:
-            return f"{runs(len(self.there))} there already"
+            return "" if self.pending else f"{runs(len(self.there))} there already"
         there = f", {len(self.there)} there already" if self.there else ""
         failed = f", {len(self.failures)} failed" if self.failures else ""
         return f"{runs(self.done)} finished in {duration(seconds)}{there}{failed}"

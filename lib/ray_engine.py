@@ -301,10 +301,10 @@ def connect(log: Path) -> None:
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR,
                  runtime_env={"working_dir": str(paths.ROOT), "excludes": [*others, "__pycache__"]})
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        where = f"at RAY_ADDRESS = {address!r}" if address else "on this machine"
-        raise SuiteError(f"no Ray cluster answers {where} ({first_line(error)}): start one with `ray start --head`, name its "
-                         "address, or unset RAY_ADDRESS to use this machine alone") from error
+    except Exception as error:                         # Ray raises whatever occurs to it, plain `Exception` among them
+        what = f"no Ray cluster answers at RAY_ADDRESS = {address!r}" if address else "Ray does not start on this machine"
+        raise SuiteError(f"{what} ({first_line(error)}): start one with `ray start --head` and name its address, or unset "
+                         "RAY_ADDRESS to use this machine alone") from error
 
 
 def silence(log: Path) -> None:

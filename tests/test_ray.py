@@ -132,7 +132,7 @@ def test_when_a_machine_is_killed_then_its_run_goes_on_elsewhere_and_the_results
     assert shown.summary.startswith("2 runs finished") and not list(paths.outputs().rglob("checkpoint*"))
     elsewhere = results(*jobs, corpus=text)
     monkeypatch.setenv("SUITE_OUTPUTS", str(outputs / "local"))
-    ensure(jobs, "tiny", text, shown=Quiet(), places=Local(1))
+    ensure(jobs, "tiny", Corpus(text.path.resolve()), shown=Quiet(), places=Local(1))
     assert elsewhere == results(*jobs, corpus=text)
 
 
