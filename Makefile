@@ -2,6 +2,7 @@
 
 PROFILE ?= small
 CORPUS  ?=
+ENGINE  ?=
 PYTHON  ?=
 ARGS    ?=
 
@@ -10,6 +11,7 @@ PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 SUITE  = $(PY) -m lib.suite
 GIVEN  = --profile "$(PROFILE)" $(if $(CORPUS),--corpus "$(CORPUS)") $(ARGS)
+WHERE  = $(if $(ENGINE),--engine "$(ENGINE)")
 
 # The first Python of a right version: PYTHON if it is given, else python3, else the newest one that has its version in its name.
 CHOOSE = for p in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11); do \
@@ -40,6 +42,7 @@ help:
 	@echo
 	@echo "PROFILE   $(patsubst profiles/%.yaml,%,$(wildcard profiles/*.yaml))"
 	@echo "CORPUS    a folder of your own text, one subfolder a domain (.txt, .jsonl, .parquet)"
+	@echo "ENGINE    ray: report, notebook and compare train on the machines of RAY_ADDRESS (docs/many_machines.md)"
 	@echo "PYTHON    Python 3.11 to 3.13 that .venv is made from; ARGS: more options of python -m lib.suite"
 	@echo "The report is outputs/PROFILE/report/index.html; python -m lib.runs lists what was trained."
 
@@ -47,18 +50,18 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(CHOOSE); "$$python" -I lib/bootstrap.py
 
 report: $(STAMP)
-	@$(SUITE) report $(GIVEN)
+	@$(SUITE) report $(GIVEN) $(WHERE)
 
 plan: $(STAMP)
 	@$(SUITE) plan $(GIVEN)
 
 notebook: $(STAMP)
 	@$(if $(NAME),,echo "NAME is missing: make notebook NAME=03_extrapolation" >&2; exit 2;) \
-	$(SUITE) notebook "$(NAME)" $(GIVEN)
+	$(SUITE) notebook "$(NAME)" $(GIVEN) $(WHERE)
 
 compare: $(STAMP)
 	@$(if $(PATTERN),,echo "PATTERN is missing: make compare PATTERN=scaled_base" >&2; exit 2;) \
-	$(SUITE) compare "$(PATTERN)" $(GIVEN)
+	$(SUITE) compare "$(PATTERN)" $(GIVEN) $(WHERE)
 
 verify: $(STAMP)
 	@$(PY) -m lib.verify $(RUN) $(GIVEN)

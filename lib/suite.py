@@ -5,6 +5,8 @@
     python -m lib.suite notebook NAME [--profile small] [--corpus FOLDER]
     python -m lib.suite compare  PATTERN [--profile small] [--corpus FOLDER] [-p NAME VALUE]...
 
+With `--engine ray` runs are trained on the machines of a Ray cluster (docs/many_machines.md).
+
 Exit status: 0 done, 1 something failed (it is named), 2 wrong input, 130 interrupted. Everything heavy is imported where
 it is needed, since a report that is up to date must say so at once.
 """
@@ -20,11 +22,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib import paths, stamps
-from lib.errors import SuiteError, one_of
+from lib.errors import SuiteError, one_of, require
 
 if TYPE_CHECKING:
     from lib.data import Corpus
+    from lib.places import Places
     from lib.profiles import Profile
+
+
+def where(options: argparse.Namespace) -> Places | None:
+    """Where runs are trained; None: on this machine, with as many workers as the profile says."""
+    given = {"--run-cpus": options.run_cpus, "--run-gpus": options.run_gpus}
+    if options.engine == "ray":
+        from lib.ray_engine import Ray
+        return Ray(options.run_cpus, options.run_gpus)
+    for name, value in given.items():
+        require(value is None, name, value, "it is for --engine ray; on this machine every run has one thread, or the GPU")
+    return None
 
 
 def opened(options: argparse.Namespace) -> tuple[Profile, Corpus]:
@@ -48,11 +62,11 @@ def notebook(options: argparse.Namespace) -> int:
 
 
 def up_to_date(options: argparse.Namespace, names: list[str]) -> int:
-    started = time.monotonic()
+    started, places = time.monotonic(), where(options)
     profile, corpus = opened(options)
     from lib.pipeline import Pipeline
     from lib.progress import display, duration
-    pipeline = Pipeline(profile, corpus, display())
+    pipeline = Pipeline(profile, corpus, display(), places)
     page = paths.report(profile.name) / "index.html"
     if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or page_is_fresh(pipeline)):
         print(f"nothing to do: {', '.join(names)} up to date; {shown(page)}")
@@ -101,8 +115,9 @@ def compare(options: argparse.Namespace) -> int:
     from lib import comparison
     from lib.patterns import pattern_class
     pattern_class(options.pattern)                         # a wrong name is said before a corpus is built
+    places = where(options)
     profile, corpus = opened(options)
-    print(comparison.compare(options.pattern, dict(options.parameter), profile, corpus))
+    print(comparison.compare(options.pattern, dict(options.parameter), profile, corpus, places))
     return 0
 
 
@@ -116,6 +131,11 @@ def arguments() -> argparse.ArgumentParser:
         command.set_defaults(function=function)
         command.add_argument("--profile", default="small", help="a name in profiles/ (default: small)")
         command.add_argument("--corpus", default="", metavar="FOLDER", help="a person's own text, one subfolder a domain")
+        if function is not plan:
+            command.add_argument("--engine", choices=["local", "ray"], default="local", help="ray: on the machines of RAY_ADDRESS")
+            command.add_argument("--run-cpus", type=int, metavar="K", help="CPUs of each run with --engine ray (default: 1)")
+            command.add_argument("--run-gpus", type=float, metavar="G",
+                                 help="GPUs of each run with --engine ray (default: 1 if the cluster has any)")
         if function is plan:
             command.add_argument("--json", action="store_true", help="the same as JSON")
         elif function is notebook:
