@@ -8,16 +8,15 @@ import statistics
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from lib import paths
-from lib.config import Evaluation, PatternSpec, RunConfig
+from lib.config import Evaluation, RunConfig
+from lib.counted import attended
 from lib.database import Database
 from lib.errors import SuiteError
 from lib.flops import attention_training_flops, training_flops
 from lib.machine import machine
-from lib.patterns import build
 
 # Measured once, on small models on a CPU: the part of a matrix product's speed that training reaches, and how many times
 # longer an operation of attention takes, dense or sparse.
@@ -32,12 +31,6 @@ def operations(run: RunConfig) -> float:
     pairs = attended(run.pattern, run.model.layers, run.model.heads, run.train.length)
     extra = ATTENTION[run.train.precision] - 1
     return training_flops(run, pairs, tokens=1) + extra * attention_training_flops(run, pairs, tokens=1)
-
-
-@lru_cache(maxsize=None)
-def attended(spec: PatternSpec, layers: int, heads: int, length: int) -> float:
-    """Attended pairs of a training window; a plan asks for those of one pattern again and again, and some draw graphs."""
-    return build(spec.name, layers=layers, heads=heads, **dict(spec.parameters)).pairs(length)
 
 
 def kinds(run: RunConfig) -> list[tuple]:
