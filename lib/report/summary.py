@@ -55,21 +55,21 @@ def read_tables(folder: Path, notebooks: Iterable[str]) -> pd.DataFrame:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    # A fingerprint such as 12e4567... is no number.
-    with pd.read_csv(path, dtype=str, keep_default_na=False, chunksize=ROWS) as parts:
-        kept = [_kept(_with_numbers(part, path)) for part in parts]
-    table = pd.concat(kept, ignore_index=True)
-    return table[whole_windows(table) | ~table.duplicated(_SHOWN)].reset_index(drop=True)
+    try:
+        # A fingerprint such as 12e4567... is no number.
+        with pd.read_csv(path, dtype=str, keep_default_na=False, chunksize=ROWS) as parts:
+            return _kept(pd.concat([_kept(_with_numbers(part, path)) for part in parts], ignore_index=True)).reset_index(drop=True)
+    except SuiteError:
+        raise
+    except ValueError as error:
+        raise SuiteError(f"{path}: {str(error).strip()}; delete the file and run the report again") from error
 
 
 def _with_numbers(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     missing = [column for column in COLUMNS if column not in table.columns]
     if missing:
         raise SuiteError(f"{path}: no column {', '.join(missing)}; delete the file and run the report again")
-    try:
-        return table.assign(**{name: pd.to_numeric(table[name].replace("", np.nan)) for name in _NUMBERS})
-    except ValueError as error:
-        raise SuiteError(f"{path}: {error}; delete the file and run the report again") from error
+    return table.assign(**{name: pd.to_numeric(table[name].replace("", np.nan)) for name in _NUMBERS})
 
 
 def _kept(table: pd.DataFrame) -> pd.DataFrame:
@@ -105,7 +105,7 @@ def _series(group: pd.DataFrame, notebooks: pd.Series) -> Series:
     first = group.iloc[0]
     runs = group.drop_duplicates("run").sort_values("seed", kind="stable")
     loss = np.log(group.set_index(["run", "split"])["value"])
-    by_run = [float(np.exp(loss.loc[run].mean())) for run in runs["run"]]
+    by_run = np.exp(loss.groupby(level="run").mean()).reindex(runs["run"]).tolist()
     by_domain = np.exp(loss.groupby(level="split").mean())
     return Series(
         name=first["series"] or first["pattern"], role=first["role"], family=first["family"], pattern=first["pattern"],
