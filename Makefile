@@ -2,6 +2,8 @@
 
 PROFILE ?= small
 CORPUS  ?=
+ENGINE  ?=
+GPU     ?=
 PYTHON  ?=
 ARGS    ?=
 
@@ -10,6 +12,7 @@ PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 SUITE  = $(PY) -m lib.suite
 GIVEN  = --profile "$(PROFILE)" $(if $(CORPUS),--corpus "$(CORPUS)") $(ARGS)
+WHERE  = $(if $(ENGINE),--engine "$(ENGINE)")
 
 # The first Python of a right version: PYTHON if it is given, else python3, else the newest one that has its version in its name.
 CHOOSE = for p in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11); do \
@@ -27,7 +30,7 @@ STALE := $(shell [ -x $(PY) ] && [ "$$(sed -n 2p $(STAMP) 2>/dev/null)" = "$$(pw
 help:
 	@echo "make report  [PROFILE=small] [CORPUS=folder]   train, execute the notebooks, write the HTML report"
 	@echo "make test                                      all tests"
-	@echo "make plan    [PROFILE=small] [CORPUS=folder]   what a report would train, and for how long"
+	@echo "make plan    [PROFILE=small] [CORPUS] [GPU]    what a report would train, and for how long"
 	@echo "make notebook NAME=03_extrapolation [PROFILE]  one notebook, with the runs that it needs"
 	@echo "make compare PATTERN=name [PROFILE] [CORPUS]   a pattern beside dense, local and the best, at equal pairs"
 	@echo "make verify  [RUN=fingerprint] [ARGS=--all]    a result computed again from its stored weights, and compared"
@@ -40,6 +43,8 @@ help:
 	@echo
 	@echo "PROFILE   $(patsubst profiles/%.yaml,%,$(wildcard profiles/*.yaml))"
 	@echo "CORPUS    a folder of your own text, one subfolder a domain (.txt, .jsonl, .parquet)"
+	@echo "GPU       hours on one by name, for instance h100"
+	@echo "ENGINE    ray: report, notebook and compare train on the machines of RAY_ADDRESS (docs/many_machines.md)"
 	@echo "PYTHON    Python 3.11 to 3.13 that .venv is made from; ARGS: more options of python -m lib.suite"
 	@echo "The report is outputs/PROFILE/report/index.html; python -m lib.runs lists what was trained."
 
@@ -47,18 +52,18 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(CHOOSE); "$$python" -I lib/bootstrap.py
 
 report: $(STAMP)
-	@$(SUITE) report $(GIVEN)
+	@$(SUITE) report $(GIVEN) $(WHERE)
 
 plan: $(STAMP)
-	@$(SUITE) plan $(GIVEN)
+	@$(SUITE) plan $(GIVEN) $(if $(GPU),--gpu "$(GPU)")
 
 notebook: $(STAMP)
 	@$(if $(NAME),,echo "NAME is missing: make notebook NAME=03_extrapolation" >&2; exit 2;) \
-	$(SUITE) notebook "$(NAME)" $(GIVEN)
+	$(SUITE) notebook "$(NAME)" $(GIVEN) $(WHERE)
 
 compare: $(STAMP)
 	@$(if $(PATTERN),,echo "PATTERN is missing: make compare PATTERN=scaled_base" >&2; exit 2;) \
-	$(SUITE) compare "$(PATTERN)" $(GIVEN)
+	$(SUITE) compare "$(PATTERN)" $(GIVEN) $(WHERE)
 
 verify: $(STAMP)
 	@$(PY) -m lib.verify $(RUN) $(GIVEN)

@@ -27,6 +27,7 @@ from lib.runs import Database, settings
 
 if TYPE_CHECKING:
     from lib.data import Corpus
+    from lib.places import Places
     from lib.profiles import Profile
 
 
@@ -38,7 +39,7 @@ class Entry:
     job: Job
 
 
-def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpus) -> str:
+def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpus, places: Places | None = None) -> str:
     """Train `name` with the parameters `given` and its rivals at the profile's scale; the ranked table as text.
 
     Every rival but dense attends as many pairs as the pattern at the training length, within 1 %; one that cannot is left
@@ -52,7 +53,7 @@ def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpu
     patterns, left_out = rivals(candidate, profile, champions(profile, database))
     entries = [Entry(title, pattern, Job.of(recipe.run(spec_of(pattern), seed), *recipe.perplexity(), series=title))
                for title, pattern in [(name, candidate), *patterns] for seed in parameters.seeds]
-    ensure([entry.job for entry in entries], profile.name, corpus, profile.workers)
+    ensure([entry.job for entry in entries], profile.name, corpus, profile.workers, places=places)
     return "\n".join([table(entries, database, profile.train.length), *left_out])
 
 

@@ -1,4 +1,4 @@
-"""The plan's missing runs, trained and evaluated by a bounded number of worker processes.
+"""The plan's missing runs, trained and evaluated by a bounded number of workers, here or on other machines (`lib.places`).
 
 `ensure` returns when every run is in the database. Runs that several experiments ask for are trained once, also when
 two suites run at the same time: each run is claimed by a lock, and one that another suite has in hand is waited for.
@@ -6,25 +6,18 @@ two suites run at the same time: each run is claimed by a lock, and one that ano
 
 from __future__ import annotations
 
-import json
-import os
 import queue
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from lib import paths
 from lib.database import Database
 from lib.estimate import Estimator
 from lib.identity import evaluation_fingerprint
-from lib.machine import cores
+from lib.places import TAIL, Events, Local, Place, Places
 from lib.progress import Active, Display, Snapshot, display, duration
 from lib.replicates import Further, numbered
 
@@ -32,19 +25,8 @@ if TYPE_CHECKING:
     from lib.data import Corpus
     from lib.experiments.base import Job
 
-COMMAND = (sys.executable, "-m", "lib.worker")
-ATTEMPTS = 2                  # a worker that dies under a run twice takes the run with it
 BUSY_SECONDS = 0.5            # before a run that another suite has in hand is asked for again
 FIRST_STEPS = 0.05            # of a run's steps: before them its speed says little
-TAIL = 8                      # last lines of a log that an error shows
-
-# What a worker runs with. One thread each; and freed memory is kept for the next step, in huge pages: fresh pages for every
-# tensor cost a tenth of a training step. Only glibc's malloc knows of it; other systems ignore it.
-WORKER = {**dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
-          "TOKENIZERS_PARALLELISM": "false",
-          "GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in (
-              ("hugetlb", 1), ("mmap_threshold", 2 ** 25), ("trim_threshold", 2 ** 32)))}
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -112,54 +94,10 @@ def runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
 
 
-def default_workers() -> int:
-    return max(1, min(8, cores()))
-
-
-class Process:
-    """One worker. Its events arrive in `events` as (process, event); the last is `died`."""
-
-    def __init__(self, command: Sequence[str], events: queue.Queue) -> None:
-        environment = {**os.environ, **WORKER}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(paths.ROOT), os.environ.get("PYTHONPATH"))))
-        self.task: Task | None = None
-        self.ready = False
-        self.stderr = tempfile.TemporaryFile("w+", errors="replace")      # until a run has a log of its own
-        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, text=True,
-                                      cwd=paths.ROOT, env=environment)
-        self.listener = threading.Thread(target=self.listen, args=(events,), daemon=True)
-        self.listener.start()
-
-    def listen(self, events: queue.Queue) -> None:
-        out: TextIO = self.popen.stdout
-        for line in out:
-            if line.startswith("{"):                   # not what a library printed before the worker took its output away
-                events.put((self, json.loads(line)))
-        events.put((self, {"event": "died", "status": self.popen.wait()}))
-
-    def give(self, task: Task, message: dict[str, Any]) -> None:
-        self.task = task
-        with suppress(BrokenPipeError):                # it has just died: `listen` says so, and the task is given again
-            print(json.dumps(message), file=self.popen.stdin, flush=True)
-
-    def end(self) -> None:
-        """At once. Nothing is lost: checkpoints, weights and database are written whole or not at all."""
-        self.popen.kill()
-        self.popen.wait()
-        self.listener.join()
-        for stream in (self.popen.stdin, self.popen.stdout, self.stderr):
-            with suppress(BrokenPipeError):
-                stream.close()
-
-    def last_words(self) -> tuple[str, ...]:
-        self.stderr.seek(0)
-        return tuple(self.stderr.read().splitlines()[-TAIL:])
-
-
 class Engine:
-    def __init__(self, jobs: Iterable[Job], profile: str, corpus: Corpus | None, workers: int, command: Sequence[str],
-                 shown: Display, on_news: Callable[[str, Failure | None], None], further: Further) -> None:
-        self.profile, self.corpus, self.workers, self.command = profile, corpus, workers, command
+    def __init__(self, jobs: Iterable[Job], profile: str, corpus: Corpus | None, places: Places, shown: Display,
+                 on_news: Callable[[str, Failure | None], None], further: Further) -> None:
+        self.profile, self.corpus, self.places = profile, corpus, places
         self.shown, self.on_news, self.further = shown, on_news, further
         self.database = Database(profile, corpus)
         self.all = merged(jobs, self.database)
@@ -171,8 +109,8 @@ class Engine:
         self.seeds = 0                                 # a task of this replicate was the last to be ordered
         self.there = [key for key in self.all if key not in missing]
         self.failures: dict[str, Failure] = {}
-        self.processes: list[Process] = []
-        self.events: queue.Queue[tuple[Process, dict[str, Any]]] = queue.Queue()
+        self.workers: list[Place] = []
+        self.events: Events = queue.Queue()
         self.estimator = Estimator(may_measure=False)
         self.done = self.deaths = 0
         self.seconds_left: float | None = None
@@ -185,11 +123,14 @@ class Engine:
             self.on_news(key, None)
         try:
             if self.pending:
-                self.estimator = Estimator.from_history(may_measure=False)
+                self.places.open(self.profile, self.corpus, self.shown.note)
+                if self.places.here:
+                    self.estimator = Estimator.from_history(may_measure=False)
                 self.loop()
         finally:
-            for process in self.processes:
-                process.end()
+            for worker in self.workers:
+                worker.end()
+            self.places.close()
             self.database.close()
             self.shown.close(self.summary(time.monotonic() - started))
         if self.failures:
@@ -198,13 +139,13 @@ class Engine:
     def summary(self, seconds: float) -> str:
         """One line on what was done."""
         if not self.done and not self.failures:
-            return f"{runs(len(self.there))} there already"
+            return "" if self.pending else f"{runs(len(self.there))} there already"
         there = f", {len(self.there)} there already" if self.there else ""
         failed = f", {len(self.failures)} failed" if self.failures else ""
         return f"{runs(self.done)} finished in {duration(seconds)}{there}{failed}"
 
     def loop(self) -> None:
-        while self.pending or any(process.task for process in self.processes):
+        while self.pending or any(worker.task for worker in self.workers):
             self.hand_out()
             try:
                 self.handle(*self.events.get(timeout=0.25))
@@ -217,14 +158,19 @@ class Engine:
     # Tasks to workers
 
     def hand_out(self) -> None:
-        wanted = min(self.workers, len(self.pending) + sum(1 for p in self.processes if p.task))
-        while len(self.processes) < wanted:
-            self.processes.append(Process(self.command, self.events))
-        for process in self.processes:
-            task = self.next() if process.ready and process.task is None else None
+        room = self.places.count()
+        wanted = min(room, len(self.pending) + sum(1 for worker in self.workers if worker.task))
+        while len(self.workers) < wanted:
+            self.workers.append(self.places.start(self.events))
+        idle = sorted((worker for worker in self.workers if worker.task is None), key=lambda worker: worker.ready)
+        for worker in idle[:len(self.workers) - wanted]:
+            self.workers.remove(worker)                # nothing is left for it: what it holds, a GPU perhaps, is free for others
+            worker.end()
+        for worker in self.workers:
+            task = self.next() if worker.ready and worker.task is None else None
             if task is not None:
                 task.state = Active(task.label)
-                process.give(task, task.message(self.profile, self.corpus, self.workers))
+                worker.give(task, task.message(self.profile, self.corpus, room))
 
     def next(self) -> Task | None:
         """The first pending task whose time has come, unless another suite has finished it meanwhile."""
@@ -248,13 +194,15 @@ class Engine:
 
     # Events from workers
 
-    def handle(self, process: Process, event: dict[str, Any]) -> None:
-        kind, task = event["event"], process.task
+    def handle(self, worker: Place, event: dict[str, Any]) -> None:
+        kind, task = event["event"], worker.task
+        if worker not in self.workers:
+            return                                     # news of one that was ended
         if kind == "ready":
-            process.ready = True
+            worker.ready = True
             self.deaths = 0
         elif kind == "died":
-            self.bury(process, event["status"])
+            self.bury(worker, event["how"])
         elif task is None:
             return                                     # news of a task that was taken from it
         elif kind == "recorded":
@@ -262,7 +210,7 @@ class Engine:
         elif kind == "progress":
             task.state = replace(task.state, **{k: v for k, v in event.items() if k != "event"})
         else:
-            process.task = None
+            worker.task = None
             if kind == "busy":                         # another suite has it: the others first, then ask again
                 task.not_before = time.monotonic() + BUSY_SECONDS
                 self.pending.append(task)
@@ -282,36 +230,37 @@ class Engine:
         self.failures[task.fingerprint] = Failure(task.label, reason, log, tail)
         self.on_news(task.fingerprint, self.failures[task.fingerprint])
 
-    def bury(self, process: Process, status: int) -> None:
-        """A worker is dead: its run is tried once more, from its checkpoint, by another."""
-        self.processes.remove(process)
-        task, words = process.task, process.last_words()
-        process.end()
+    def bury(self, worker: Place, how: str) -> None:
+        """A worker is dead: its run is tried again, from its checkpoint, by another."""
+        self.workers.remove(worker)
+        task, words = worker.task, worker.last_words()
+        worker.end()
         if task is None:
             self.deaths += 1
-            if not process.ready and self.deaths > self.workers:
-                self.give_up("a worker process does not start: " + how(status), words)
+            if not worker.ready and self.deaths > max(self.places.attempts, self.places.count()):
+                self.give_up("a worker process does not start: " + how, words)
             return
         task.attempts += 1
-        if task.attempts < ATTEMPTS:
+        if task.attempts < self.places.attempts:
             self.pending.insert(0, task)
             return
         log = paths.run_folder(self.profile, task.fingerprint) / "log.txt"
         tail = tuple(log.read_text(errors="replace").splitlines()[-TAIL:]) if log.exists() else words
-        self.fail(task, f"its process died twice ({how(status)})", tail)
+        times = "twice" if task.attempts == 2 else f"{task.attempts} times"
+        self.fail(task, f"its process died {times} ({how})", tail)
 
     def give_up(self, reason: str, tail: tuple[str, ...]) -> None:
         """No worker can start, so no run can: all that are left have failed."""
-        for task in [p.task for p in self.processes if p.task] + self.pending:
+        for task in [worker.task for worker in self.workers if worker.task] + self.pending:
             self.fail(task, reason, tail)
-        for process in self.processes:
-            process.task = None
+        for worker in self.workers:
+            worker.task = None
         self.pending.clear()
 
     # What is shown
 
     def snapshot(self) -> Snapshot:
-        active = tuple(process.task.state for process in self.processes if process.task)
+        active = tuple(worker.task.state for worker in self.workers if worker.task)
         total = self.done + len(self.failures) + len(self.pending) + len(active)
         return Snapshot(self.done, total, len(self.failures), active, self.left())
 
@@ -320,11 +269,11 @@ class Engine:
         if time.monotonic() - self.estimated < 1:
             return self.seconds_left
         self.estimated = time.monotonic()
-        tasks = [process.task for process in self.processes if process.task]
+        tasks = [worker.task for worker in self.workers if worker.task]
         estimator = self.estimator if self.estimator.knows else self.first_impression(tasks)
         if estimator.knows:
             remaining = [self.remaining(task, estimator) for task in [*tasks, *self.pending]]
-            self.seconds_left = max(sum(remaining) / self.workers, max(remaining, default=0.0))
+            self.seconds_left = max(sum(remaining) / max(1, self.places.count()), max(remaining, default=0.0))
         return self.seconds_left
 
     def first_impression(self, tasks: Iterable[Task]) -> Estimator:
@@ -345,23 +294,17 @@ class Engine:
         return left * run.train.tokens / rate + evaluations
 
 
-def how(status: int) -> str:
-    """An exit status in words."""
-    if status == -9:
-        return "killed by signal 9, which is also what the system does when memory runs out"
-    return f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-
-
 def ensure(jobs: Iterable[Job], profile: str, corpus: Corpus | None, workers: int | None = None,
            on_news: Callable[[str, Failure | None], None] = lambda run, failure: None, *,
            further: Further = lambda seeds: lambda job: 0, shown: Display | None = None,
-           command: Sequence[str] | None = None) -> None:
+           places: Places | None = None) -> None:
     """Train and evaluate what the database of `profile` lacks of `jobs`; returns when all is there.
 
     `on_news(run, failure)` is called when more of a run (its fingerprint) is in the database, with None, and in the end with
     None or with why not all of it could be done. A worker that dies is replaced, and its run resumed once. Other runs go on
     after a failure; in the end one `EngineError` names all that failed. First seeds come before second ones, whatever asks for
     them; `further(n)`, called when n seeds of all are in hand or done, gives the order (a number a job) of the next ones.
-    `command` starts a worker (tests have a quick one).
+    Runs are trained in `workers` processes of this machine, or in `places`.
     """
-    Engine(jobs, profile, corpus, workers or default_workers(), command or COMMAND, shown or display(), on_news, further).run()
+    local = Local(workers) if workers else Local()
+    Engine(jobs, profile, corpus, places or local, shown or display(), on_news, further).run()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lib.data import Corpus
     from lib.engine import Failure
     from lib.experiments.base import Job
+    from lib.places import Places
     from lib.profiles import Profile
 
 WAIT_SECONDS = 0.2                     # between two looks at a lock that another suite holds
@@ -35,8 +36,8 @@ WAIT_SECONDS = 0.2                     # between two looks at a lock that anothe
 class Pipeline:
     """One profile with one corpus. `status` is what the page says of every notebook."""
 
-    def __init__(self, profile: Profile, corpus: Corpus, shown: Display) -> None:
-        self.profile, self.corpus, self.shown = profile, corpus, shown
+    def __init__(self, profile: Profile, corpus: Corpus, shown: Display, places: Places | None = None) -> None:
+        self.profile, self.corpus, self.shown, self.places = profile, corpus, shown, places
         self.stamps = {name: stamps.stamp(profile.name, name, corpus.fingerprint) for name in notebooks()}
         self.status = {name: NotebookStatus("fresh" if self.fresh(name) else "waiting") for name in self.stamps}
         self.ready: queue.Queue[Planned | None] = queue.Queue()
@@ -68,7 +69,8 @@ class Pipeline:
         """What will be trained, what is there already and how long it will take, before it starts."""
         found, timed = rows(plans, self.profile, self.corpus)
         if found[-1].to_train or found[-1].evaluations:
-            self.shown.note(as_text(found, self.profile, timed))
+            elsewhere = "\nthese are times of this machine; those of the cluster show as its runs train" if self.places else ""
+            self.shown.note(as_text(found, self.profile, timed) + elsewhere)
 
     def plan(self, name: str) -> Planned | None:
         """A notebook's plan; an experiment that cannot even plan has failed, and is said so on the page."""
@@ -102,7 +104,7 @@ class Pipeline:
         jobs = [job for plan in plans for job in plan.jobs]
         with suppress(EngineError):                    # each notebook that lacks a run says which, and why
             ensure(jobs, self.profile.name, self.corpus, self.profile.workers, on_news, shown=self.shown,
-                   further=lambda seeds: self.order_of_further(seeds, jobs))
+                   further=lambda seeds: self.order_of_further(seeds, jobs), places=self.places)
         for each in waiting:
             assert each.over, f"{each.plan.notebook} waits for runs that nobody makes: {', '.join(each.jobs)}"
             if each.plan.alone:

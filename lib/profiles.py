@@ -12,6 +12,7 @@ import yaml
 from lib import paths
 from lib.config import Items, ModelConfig, TrainConfig, freeze
 from lib.errors import SuiteError, one_of, require
+from lib.machine import side_by_side
 from lib.parameters import Declared, declared_by, require_known, validated
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Profile:
     train: TrainConfig                         # seed: each notebook's own parameter
     evaluation: dict[str, Any]                 # tokens: held-out tokens a domain; lengths: tokens, a tuple
     rungs: int                                 # of a scaled base
-    workers: int = 2                           # runs trained side by side, each with one thread
+    workers: int = field(default_factory=side_by_side)      # runs trained at once, with one thread each; left out: one a core
     mixture: Items = ()                        # (domain, weight) of the corpus; empty: equal weights
     notebooks: dict[str, dict[str, Any]] = field(default_factory=dict)
     file: Path = Path()

@@ -1,9 +1,11 @@
 """The suite from the command line; `make` calls it.
 
     python -m lib.suite report   [--profile small] [--corpus FOLDER]
-    python -m lib.suite plan     [--profile small] [--corpus FOLDER] [--json]
+    python -m lib.suite plan     [--profile small] [--corpus FOLDER] [--gpu NAME] [--json]
     python -m lib.suite notebook NAME [--profile small] [--corpus FOLDER]
     python -m lib.suite compare  PATTERN [--profile small] [--corpus FOLDER] [-p NAME VALUE]...
+
+With `--engine ray` runs are trained on the machines of a Ray cluster (docs/many_machines.md).
 
 Exit status: 0 done, 1 something failed (it is named), 2 wrong input, 130 interrupted. Everything heavy is imported where
 it is needed, since a report that is up to date must say so at once.
@@ -12,19 +14,29 @@ it is needed, since a report that is up to date must say so at once.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib import paths, stamps
-from lib.errors import SuiteError, one_of
+from lib.errors import SuiteError, one_of, require
 
 if TYPE_CHECKING:
     from lib.data import Corpus
+    from lib.places import Places
     from lib.profiles import Profile
+
+
+def where(options: argparse.Namespace) -> Places | None:
+    """Where runs are trained; None: on this machine, with as many workers as the profile says."""
+    given = {"--run-cpus": options.run_cpus, "--run-gpus": options.run_gpus}
+    if options.engine == "ray":
+        from lib.ray_engine import Ray
+        return Ray(options.run_cpus, options.run_gpus)
+    for name, value in given.items():
+        require(value is None, name, value, "it is for --engine ray; on this machine every run has one thread, or the GPU")
+    return None
 
 
 def opened(options: argparse.Namespace) -> tuple[Profile, Corpus]:
@@ -48,11 +60,11 @@ def notebook(options: argparse.Namespace) -> int:
 
 
 def up_to_date(options: argparse.Namespace, names: list[str]) -> int:
-    started = time.monotonic()
+    started, places = time.monotonic(), where(options)
     profile, corpus = opened(options)
     from lib.pipeline import Pipeline
     from lib.progress import display, duration
-    pipeline = Pipeline(profile, corpus, display())
+    pipeline = Pipeline(profile, corpus, display(), places)
     page = paths.report(profile.name) / "index.html"
     if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or page_is_fresh(pipeline)):
         print(f"nothing to do: {', '.join(names)} up to date; {shown(page)}")
@@ -83,16 +95,12 @@ def indented(text: str) -> str:
 def plan(options: argparse.Namespace) -> int:
     """What the report would train, and how long that takes; nothing is built or trained."""
     from data_prep.build import existing
-    from lib import planning
+    from lib import gpus, planning
     from lib.profiles import load
     profile = load(options.profile, options.corpus)
+    asked = gpus.key(options.gpu) if options.gpu else None                # a wrong name is said before anything is counted
     plans = [planning.planned(profile, name) for name in planning.notebooks()]
-    rows, timed = planning.rows(plans, profile, existing(profile.corpus))
-    if options.json:
-        print(json.dumps({"profile": profile.name, "timed": timed, "notebooks": [asdict(row) for row in rows[:-1]],
-                          "total": asdict(rows[-1])}, indent=1))
-    else:
-        print(planning.as_text(rows, profile, timed))
+    print(planning.outlook(plans, profile, existing(profile.corpus), asked, as_json=options.json))
     return 0
 
 
@@ -101,8 +109,9 @@ def compare(options: argparse.Namespace) -> int:
     from lib import comparison
     from lib.patterns import pattern_class
     pattern_class(options.pattern)                         # a wrong name is said before a corpus is built
+    places = where(options)
     profile, corpus = opened(options)
-    print(comparison.compare(options.pattern, dict(options.parameter), profile, corpus))
+    print(comparison.compare(options.pattern, dict(options.parameter), profile, corpus, places))
     return 0
 
 
@@ -116,8 +125,14 @@ def arguments() -> argparse.ArgumentParser:
         command.set_defaults(function=function)
         command.add_argument("--profile", default="small", help="a name in profiles/ (default: small)")
         command.add_argument("--corpus", default="", metavar="FOLDER", help="a person's own text, one subfolder a domain")
+        if function is not plan:
+            command.add_argument("--engine", choices=["local", "ray"], default="local", help="ray: on the machines of RAY_ADDRESS")
+            command.add_argument("--run-cpus", type=int, metavar="K", help="CPUs of each run with --engine ray (default: 1)")
+            command.add_argument("--run-gpus", type=float, metavar="G",
+                                 help="GPUs of each run with --engine ray (default: 1 if the cluster has any)")
         if function is plan:
             command.add_argument("--json", action="store_true", help="the same as JSON")
+            command.add_argument("--gpu", default="", help="hours on this GPU, for instance h100 (default: the one here)")
         elif function is notebook:
             command.add_argument("name", help="for instance 03_extrapolation")
         elif function is compare:

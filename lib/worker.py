@@ -8,9 +8,11 @@ its input ends, the engine is gone: the worker ends too, at once, whatever it is
 
 from __future__ import annotations
 
+import base64
 import importlib
 import json
 import os
+import pickle
 import queue
 import signal
 import sys
@@ -20,6 +22,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
@@ -109,6 +112,36 @@ def logging_to(path: Path, title: str) -> Iterator[None]:
         os.close(keep)
 
 
+class Reported(Database):
+    """A database of this machine alone, whose entries are told to the engine on another machine, which has the real one."""
+
+    def __init__(self, task: dict[str, Any], corpus: Any, channel: Channel) -> None:
+        super().__init__(task["profile"], corpus)
+        self.channel, self.known = channel, task["trained"]      # known: the real one has the training already
+
+    def start(self, *entry: Any) -> None:
+        super().start(*entry)
+        if not self.known:
+            self.tell("start", *entry)
+
+    def record_training(self, run: RunConfig, facts: Facts, result: Any, *rest: Any) -> None:
+        super().record_training(run, facts, result, *rest)
+        if not self.known:
+            without_model = SimpleNamespace(**{name: value for name, value in vars(result).items() if name != "model"})
+            self.tell("record_training", run, facts, without_model, *rest)
+
+    def record_evaluation(self, *entry: Any) -> None:
+        super().record_evaluation(*entry)
+        self.tell("record_evaluation", *entry)
+
+    def record_failure(self, *entry: Any) -> None:
+        super().record_failure(*entry)
+        self.tell("record_failure", *entry)
+
+    def tell(self, call: str, *entry: Any) -> None:
+        self.channel.say("record", call=call, arguments=base64.b64encode(pickle.dumps(entry)).decode())
+
+
 class Worker:
     def __init__(self, trainer: Trainer, channel: Channel) -> None:
         self.trainer, self.channel, self.parent = trainer, channel, os.getppid()
@@ -145,7 +178,7 @@ class Worker:
         try:
             corpus = self.corpus(task["corpus"])
             check_fresh(task, run, evaluations, corpus)
-            database = Database(task["profile"], corpus)
+            database = Reported(task, corpus, self.channel) if task.get("away") else Database(task["profile"], corpus)
             errors = self.finish(run, evaluations, folder, database)
             return {"event": "failed", "error": "; ".join(errors)} if errors else {"event": "done"}
         except Exception as error:                     # whatever it is, it belongs to this run alone: the others go on
@@ -227,7 +260,7 @@ class Real:
 
     def __init__(self) -> None:
         import torch
-        torch.set_num_threads(1)
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
 
     def corpus(self, path: str) -> Any:

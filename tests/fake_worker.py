@@ -17,7 +17,8 @@ from lib.files import write_atomically  # noqa: E402
 
 
 def note(what: str) -> None:
-    """One line, appended atomically: what the tests count."""
+    """One line, appended atomically: what the tests count; also in the run's log, which comes back from another machine."""
+    print(what, flush=True)
     with open(paths.outputs() / "events.txt", "a") as file:
         file.write(what + "\n")
 

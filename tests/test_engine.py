@@ -19,10 +19,11 @@ from filelock import FileLock
 from lib import paths, worker
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
 from lib.database import Database
-from lib.engine import WORKER, Engine, EngineError, Task, ensure
+from lib.engine import Engine, EngineError, Task, ensure
 from lib.errors import SuiteError
 from lib.experiments.base import Job
 from lib.identity import run_fingerprint
+from lib.places import WORKER, Local
 from lib.progress import Active
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
@@ -52,7 +53,7 @@ def job(seed: int, *evaluations: int, steps: int = 4, **data) -> Job:
 
 
 def train(*jobs: Job, workers: int = 1, **more):
-    ensure(jobs, "tiny", None, workers, command=FAKE, shown=more.pop("shown", Quiet()), **more)
+    ensure(jobs, "tiny", None, places=Local(workers, FAKE), shown=more.pop("shown", Quiet()), **more)
 
 
 def events(prefix: str = "") -> list[str]:
@@ -82,7 +83,7 @@ def test_when_all_is_there_then_no_worker_starts_and_a_new_evaluation_trains_not
     shown = Quiet()
     train(job(1, 1))
     before = events()
-    ensure([job(1, 1)], "tiny", None, command=("no such program",), shown=shown)
+    ensure([job(1, 1)], "tiny", None, places=Local(1, ("no such program",)), shown=shown)
     assert events() == before and shown.summary == "1 run there already"
     train(job(1, 1, 5))
     assert events()[len(before):] == ["load 1 from 4", "evaluate 1 task {'count': 5}"]
@@ -122,7 +123,7 @@ def test_when_one_evaluation_fails_then_the_run_and_its_others_are_kept():
 def test_when_no_worker_starts_then_the_error_says_why():
     broken = (sys.executable, "-c", "raise SystemExit('torch is broken')")
     with pytest.raises(EngineError, match="does not start(.|\n)*torch is broken"):
-        ensure([job(1), job(2)], "tiny", None, 2, command=broken, shown=Quiet())
+        ensure([job(1), job(2)], "tiny", None, places=Local(2, broken), shown=Quiet())
 
 
 SUITE = """
@@ -278,7 +279,7 @@ def test_when_seeds_repeat_a_run_then_first_seeds_come_first_and_the_caller_orde
 
 
 def test_when_runs_are_in_their_first_steps_then_their_speed_is_no_estimate_yet():
-    engine = Engine([], "tiny", None, 2, FAKE, Quiet(), lambda run, failure: None, lambda seeds: lambda job: 0)
+    engine = Engine([], "tiny", None, Local(2, FAKE), Quiet(), lambda run, failure: None, lambda seeds: lambda job: 0)
     first, later = (Task(job(seed), "", "", state=Active("", "training", step, 100, tokens_per_s=rate))
                     for seed, step, rate in ((1, 1, 3.0), (2, 50, 4000.0)))
     assert not engine.first_impression([first]).knows

@@ -83,7 +83,7 @@ def test_when_the_lock_is_made_anew_then_its_command_is_the_makefile_s():
 # The Makefile
 
 def make(*arguments: str, folder: Path = paths.ROOT, **variables: str) -> subprocess.CompletedProcess:
-    own = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PROFILE", "CORPUS", "NAME", "PATTERN", "PYTHON", "ARGS")
+    own = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PROFILE", "CORPUS", "ENGINE", "NAME", "PATTERN", "PYTHON", "ARGS")
     inherited = {name: value for name, value in os.environ.items() if name not in own}
     return subprocess.run([*MAKE, *arguments], cwd=folder, env={**inherited, **variables}, capture_output=True, text=True)
 
@@ -117,6 +117,7 @@ def test_when_make_is_called_alone_then_it_shows_every_target_on_one_screen():
 @pytest.mark.parametrize(("target", "command"), [
     (["report"], 'python -m lib.suite report --profile "small"'),
     (["report", "PROFILE=smoke", "CORPUS=my texts"], 'python -m lib.suite report --profile "smoke" --corpus "my texts"'),
+    (["report", "ENGINE=ray"], '--engine "ray"'), (["compare", "PATTERN=dense", "ENGINE=ray"], '--engine "ray"'),
     (["plan"], "python -m lib.suite plan"), (["test"], "python -m pytest"), (["lab"], "python -m jupyter lab"),
     (["notebook", "NAME=03_extrapolation"], 'python -m lib.suite notebook "03_extrapolation" --profile "small"'),
     (["compare", "PATTERN=dense"], 'python -m lib.suite compare "dense" --profile "small"')])
@@ -129,6 +130,10 @@ def test_when_a_target_is_made_then_its_command_runs_in_the_environment(installe
 def test_when_a_target_lacks_its_variable_then_the_error_names_it(installed, target, variable):
     found = make(target, folder=installed)
     assert found.returncode != 0 and f"{variable} is missing" in found.stderr
+
+
+def test_when_nothing_is_trained_then_the_engine_is_not_passed_on(installed):
+    assert "--engine" not in make("--dry-run", "plan", "verify", "ENGINE=ray", folder=installed).stdout
 
 
 @pytest.mark.parametrize("change", ["missing", "moved", "gone python", "new lock"])

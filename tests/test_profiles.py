@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from lib import paths, profiles
@@ -38,6 +40,13 @@ def test_when_the_file_is_right_then_the_profile_has_its_values(read):
     assert (profile.train.lr, profile.train.steps, profile.train.precision) == (2e-3, 10, "fp32")
     assert profile.evaluation == {"tokens": 1000, "lengths": (16, 32)}
     assert dict(profile.mixture) == {"docs": 0.75, "code": 0.25}
+
+
+@pytest.mark.parametrize("cores, gib, workers", [(1, 64, 1), (4, 64, 4), (32, 64, 8), (8, 7, 3), (4, 1, 1)])
+def test_when_workers_are_left_out_then_every_core_has_one_if_memory_allows(read, monkeypatch, cores, gib, workers):
+    monkeypatch.setattr("lib.machine.cores", lambda: cores)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=gib * 2 ** 30))
+    assert read("workers: 1\n").workers == workers
 
 
 def test_when_a_notebook_is_asked_for_then_its_parameters_are_the_files_and_the_experiments(read):

@@ -23,7 +23,7 @@ from test_profiles import GOOD
 import data_prep.build
 import lib.experiments
 import lib.report
-from lib import engine, estimate, execute, paths, planning, profiles, progress, stamps, suite
+from lib import comparison, engine, estimate, execute, paths, places, planning, profiles, progress, ray_engine, stamps, suite
 from lib.config import Evaluation
 from lib.experiments import base
 
@@ -71,7 +71,7 @@ class House:
             monkeypatch.setattr(paths, name, root / name.lower())
             (root / name.lower()).mkdir()
         monkeypatch.setenv("SUITE_OUTPUTS", str(root / "outputs"))
-        monkeypatch.setattr(engine, "COMMAND", FAKE)
+        monkeypatch.setattr(places, "COMMAND", FAKE)
         monkeypatch.setattr(execute, "Process", InProcess)
         monkeypatch.setattr(lib.experiments, "experiment", self.experiments.__getitem__)
         self.text = SimpleNamespace(path=root, fingerprint="text")
@@ -266,6 +266,46 @@ def test_when_jobs_differ_in_cost_then_the_longest_of_a_notebook_comes_first(hou
     assert [each.run.train.seed for each in planned.jobs] == [4, 2, 1, 3]
 
 
+# Where runs are trained
+
+def test_when_the_engine_is_ray_then_a_report_a_notebook_and_a_comparison_train_there(house, monkeypatch, capsys):
+    asked = []
+
+    class Elsewhere(places.Local):
+        def __init__(self, *given):
+            super().__init__(1, FAKE)
+            asked.append(given)
+
+        def start(self, events):
+            asked.append("started")
+            return super().start(events)
+    monkeypatch.setattr(ray_engine, "Ray", Elsewhere)
+    house.notebook("01_a", job(1))
+    assert house.run("report", "--engine", "ray", "--run-cpus", "4", "--run-gpus", "0.5") == 0
+    assert asked == [(4, 0.5), "started"] and events("trained") == ["trained 1"]
+    assert "these are times of this machine" in capsys.readouterr().err
+    house.notebook("01_a", job(2), code="# changed\n")
+    assert house.run("notebook", "01_a", "--engine", "ray") == 0
+    assert asked[2:] == [(None, None), "started"] and events("trained") == ["trained 1", "trained 2"]
+    compared = []
+    monkeypatch.setattr(comparison, "compare", lambda *given: compared.append(given[-1]))
+    assert house.run("compare", "dense", "--engine", "ray") == 0 and isinstance(compared[0], Elsewhere)
+
+
+def test_when_ray_is_not_installed_then_the_error_says_so_before_anything_is_built(house, monkeypatch, capsys):
+    house.notebook("01_a", job(1))
+    monkeypatch.setattr(ray_engine.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(suite, "opened", lambda options: pytest.fail("the corpus was built"))
+    assert house.run("report", "--engine", "ray") == 2
+    assert capsys.readouterr().err.count("pip install '.[ray]'") == 1
+
+
+def test_when_a_share_of_a_cluster_is_given_without_one_then_it_is_refused(house, capsys):
+    house.notebook("01_a", job(1))
+    assert house.run("report", "--run-gpus", "1") == 2
+    assert "--run-gpus = 1.0 is not valid: it is for --engine ray" in capsys.readouterr().err
+
+
 # The display
 
 SNAPSHOT = progress.Snapshot(1, 3, 0, (progress.Active("Local, seed 1", "training", 5, 10, 2.5, 1234.0),), 130.0)
@@ -323,4 +363,5 @@ def test_when_shown_in_jupyter_then_one_output_is_updated_and_ends_as_one_line(m
 
 
 def test_when_a_duration_is_shown_then_it_has_a_fitting_unit():
-    assert [progress.duration(s) for s in (5, 89, 600, 5700, 500_000)] == ["5 s", "89 s", "10 min", "1 h 35 min", "6 days"]
+    assert [progress.duration(s) for s in (5, 89, 600, 5700, 500_000, 6e10)] == [
+        "5 s", "89 s", "10 min", "1 h 35 min", "6 days", "1,901 years"]

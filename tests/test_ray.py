@@ -1,0 +1,239 @@
+"""Runs on a Ray cluster: a head and two machines, that are processes of this one. One of them is killed in the middle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from test_engine import Quiet, job
+
+from lib import paths
+from lib.config import DataConfig, Evaluation
+from lib.data import Corpus
+from lib.database import Database
+from lib.engine import EngineError, ensure
+from lib.errors import SuiteError
+from lib.experiments.base import Job
+from lib.identity import run_fingerprint
+from lib.machine import versions
+from lib.places import Local
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: .venv/bin/python -m pip install '.[ray]'")
+
+from lib import ray_agent, ray_engine  # noqa: E402
+from lib.ray_engine import Ray  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+FAKE, QUICK = (str(HERE / "fake_worker.py"),), (str(HERE / "quick_worker.py"),)
+# A dead machine is noticed within seconds, a slow one is given the time that a busy test machine takes.
+QUICKLY = {"health_check_initial_delay_ms": 5000, "health_check_period_ms": 300, "health_check_failure_threshold": 5}
+NODE = {"object_store_memory": 80 * 2 ** 20, "include_log_monitor": False}          # no more than the tests need
+
+
+@pytest.fixture(scope="module")
+def machines():
+    """A head without CPUs, where the driver is, and two machines of one CPU each."""
+    from ray.cluster_utils import Cluster
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, "no_monitor": True,
+                                                            "_system_config": QUICKLY, **NODE})
+    os.environ["RAY_ADDRESS"] = cluster.address
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1, **NODE)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        del os.environ["RAY_ADDRESS"]
+
+
+@pytest.fixture(autouse=True)
+def outputs(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path / "driver"))
+    return tmp_path
+
+
+def folder(one: Job, corpus: Corpus | None = None) -> Path:
+    return paths.run_folder("tiny", run_fingerprint(one.run, corpus))
+
+
+def log(one: Job, corpus: Corpus | None = None) -> list[str]:
+    return (folder(one, corpus) / "log.txt").read_text().splitlines()
+
+
+def on_ray(*jobs: Job, command: tuple[str, ...] = FAKE, corpus: Corpus | None = None, shown: Quiet | None = None) -> None:
+    ensure(jobs, "tiny", corpus, shown=shown or Quiet(), places=Ray(cpus=1, gpus=0, command=command, every=0.1))
+
+
+def results(*jobs: Job, corpus: Corpus) -> list:
+    """All that the database and the folders have of what the runs computed."""
+    found, database = [], Database("tiny", corpus)
+    for one in jobs:
+        metrics = database.metrics(one)
+        found += [metrics[[c for c in metrics if c not in ("run_seconds", "run_tokens_per_s", "run_peak_memory_mib")]].to_csv()]
+        weights = (folder(one, corpus) / "model.safetensors").read_bytes()
+        found += [database.array(one, one.evaluations[0], "nll.a.64").tobytes(), weights]
+    database.close()
+    return found
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch) -> Corpus:
+    """A corpus whose path says nothing on another machine: it is relative to this test's folder."""
+    files = {f"{split}-a.bin": np.random.default_rng(size).integers(1, 64, size).astype(np.uint16).tobytes()
+             for split, size in (("train", 5000), ("heldout", 2000))}
+    facts = {name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()} for name, content in files.items()}
+    manifest = {"config": {"vocab": 64}, "domains": {"a": {}}, "token_type": "uint16", "files": facts, "notes": []}
+    (tmp_path / "text").mkdir()
+    for name, content in {**files, "manifest.json": json.dumps(manifest).encode()}.items():
+        (tmp_path / "text" / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    return Corpus(Path("text"))
+
+
+def on_text(seed: int, steps: int) -> Job:
+    run = replace(job(seed, steps=steps).run, data=DataConfig.of("text"))
+    return Job.of(run, Evaluation.of("perplexity", tokens=512))
+
+
+class Killer(Quiet):
+    """A display that kills one of the machines, once the driver has checkpoints of both runs."""
+
+    def __init__(self, cluster, *folders: Path):
+        super().__init__()
+        self.cluster, self.folders, self.killed = cluster, folders, False
+
+    def show(self, snapshot):
+        super().show(snapshot)
+        if not self.killed and all((path / "checkpoint.pt").exists() for path in self.folders):
+            self.killed = True
+            self.cluster.remove_node(next(iter(self.cluster.worker_nodes)), allow_graceful=False)
+
+
+def test_when_a_machine_is_killed_then_its_run_goes_on_elsewhere_and_the_results_are_those_of_this_machine(
+        machines, monkeypatch, outputs, text):
+    jobs = [on_text(seed, 60) for seed in (1, 2)]
+    shown = Killer(machines, *(folder(one, text) for one in jobs))
+    on_ray(*jobs, command=QUICK, corpus=text, shown=shown)
+    begun = [[int(line.split()[-1]) for line in log(one, text) if line.startswith("from step")] for one in jobs]
+    assert shown.killed and sorted(map(len, begun)) == [1, 2]                       # one of them had to go on
+    assert [steps[0] for steps in begun] == [0, 0] and 0 < max(begun, key=len)[1] < 60
+    assert any(a.stage == "training" and a.steps == 60 and a.loss for s in shown.snapshots for a in s.active)
+    assert shown.summary.startswith("2 runs finished") and not list(paths.outputs().rglob("checkpoint*"))
+    elsewhere = results(*jobs, corpus=text)
+    monkeypatch.setenv("SUITE_OUTPUTS", str(outputs / "local"))
+    ensure(jobs, "tiny", Corpus(text.path.resolve()), shown=Quiet(), places=Local(1))
+    assert elsewhere == results(*jobs, corpus=text)
+
+
+def test_when_runs_fail_or_their_processes_die_then_the_others_go_on_and_the_error_has_their_logs(machines, monkeypatch):
+    monkeypatch.setattr(Ray, "attempts", 2)
+    with pytest.raises(EngineError) as error:
+        on_ray(job(1, behaviour="raise", pause=0.05), job(2, behaviour="die", pause=0.05), job(3, 1, 0), job(4))
+    text = str(error.value)
+    assert "3 runs failed" in text and "local, seed 1: ValueError: no such luck" in text
+    assert "local, seed 2: its process died twice (killed by signal 9" in text and "| about to be killed" in text
+    assert "local, seed 3: evaluation task: ValueError: nothing to count" in text
+    assert [line for line in log(job(2, behaviour="die", pause=0.05)) if line.startswith("train ")] == [
+        "train 2 from 0", "train 2 from 2"]                                         # the second from the first's checkpoint
+    assert "Traceback (most recent call last):" in log(job(1, behaviour="raise", pause=0.05))
+    database = Database("tiny")
+    row = database.facts(run_fingerprint(job(1, behaviour="raise", pause=0.05).run, None))
+    assert (row["status"], row["error"]) == ("failed", "ValueError: no such luck")
+    assert database.missing([job(3, 1), job(4)]) == []
+    assert database.array(job(4), Evaluation.of("task", count=1), "right").tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+
+
+SUITE = """
+import sys
+sys.path.insert(0, "tests")
+from test_ray import job, on_ray
+on_ray(job(1, pause=0.05, steps=STEPS))
+"""
+
+
+def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_start_goes_on(machines):
+    one = job(1, pause=0.05, steps=60)
+    suite = subprocess.Popen([sys.executable, "-c", SUITE.replace("STEPS", "60")], cwd=paths.ROOT)
+    deadline = time.monotonic() + 120
+    while not (folder(one) / "checkpoint.pt").exists():
+        assert time.monotonic() < deadline and suite.poll() is None
+        time.sleep(0.05)
+    (worker,) = [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"][1:] == list(FAKE)]
+    suite.kill()
+    suite.wait()
+    worker.wait(20)
+    on_ray(one)
+    (first, second) = [int(line.split()[-1]) for line in log(one) if line.startswith("train 1 from")]
+    assert first == 0 < second < 60
+
+
+def test_when_no_machine_has_what_a_run_asks_for_then_it_is_said_at_once(machines):
+    for asked, words in (({"cpus": 3}, "3 CPUs.*at most 1 CPUs and 0 GPUs"), ({"gpus": 0.5}, "0.5 GPU and 1 CPU")):
+        with pytest.raises(SuiteError, match=words):
+            ensure([job(1)], "tiny", None, shown=Quiet(), places=Ray(**asked, command=FAKE))
+
+
+@pytest.mark.parametrize(("cpus", "gpus", "room"), [
+    (1, None, 4 + 0 + 1), (1, 0, 16 + 8 + 2), (4, 1, 4 + 0 + 0), (1, 0.5, 8 + 0 + 2), (1, 0.1, 16 + 0 + 2), (2, 2, 2 + 0 + 0)])
+def test_when_machines_have_gpus_then_a_run_has_one_unless_the_person_says_otherwise(monkeypatch, cpus, gpus, room):
+    machines = [{"CPU": 16.0, "GPU": 4.0}, {"CPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}]
+    monkeypatch.setattr(Ray, "machines", lambda self: machines)
+    monkeypatch.setattr(ray_engine, "connect", lambda log: None)
+    cluster, told = Ray(cpus, gpus), []
+    cluster.open("tiny", None, told.append)
+    assert cluster.count() == room and f"{room} runs side by side" in told[0]
+
+
+@pytest.mark.parametrize("numbers", [{"cpus": 0}, {"gpus": -1.0}, {"gpus": 1.5}])
+def test_when_a_run_is_to_have_an_impossible_share_then_it_is_refused(numbers):
+    with pytest.raises(SuiteError, match="--run-"):
+        Ray(**numbers)
+
+
+def test_when_the_address_is_that_of_a_client_then_the_error_says_where_to_start(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "ray://somewhere:10001")
+    with pytest.raises(SuiteError, match="on a machine of the cluster"):
+        ensure([job(1)], "tiny", None, shown=Quiet(), places=Ray())
+
+
+def test_when_a_machine_has_other_versions_then_its_worker_is_refused():
+    worker = ray_engine.Worker.__new__(ray_engine.Worker)
+    ready = {"event": "ready", "words": (), "outputs": "there", "versions": {**versions(), "torch": "2.13.0+cu130"}}
+    worker.meet(ready)
+    assert worker.outputs == "there"
+    with pytest.raises(ray_engine.Lost, match="numpy 1.0, this one"):
+        worker.meet({**ready, "versions": {**versions(), "numpy": "1.0"}})
+
+
+def test_when_a_corpus_arrives_damaged_then_it_is_refused_and_the_next_one_is_taken(monkeypatch, tmp_path, text):
+    monkeypatch.setattr(ray_agent, "scratch", lambda: tmp_path / "scratch")
+    monkeypatch.setattr(ray, "put", lambda content: content)
+    monkeypatch.setattr(ray, "get", lambda content: content)
+    monkeypatch.setattr(ray_engine, "PART", 999)
+    agent, cluster = ray_agent.Agent.__new__(ray_agent.Agent), Ray()
+    cluster.corpus = text
+    files, sums = cluster.parcel()
+    with pytest.raises(SuiteError, match="train-a.bin of the corpus is not as its manifest says"):
+        agent.receive_text(text.fingerprint, {**files, "train-a.bin": files["train-a.bin"][:-1]}, sums)
+    assert not agent.has_text("nowhere", text.fingerprint)
+    agent.receive_text(text.fingerprint, files, sums)
+    assert agent.has_text("nowhere", text.fingerprint) and Corpus(Path(agent.text)).tokens("train", "a").shape == (5000,)
+    assert agent.has_text(str(tmp_path / "text"), text.fingerprint) and agent.text == str(tmp_path / "text")
+
+
+def test_when_a_worker_s_process_was_killed_then_its_folder_is_deleted_by_the_next(tmp_path):
+    kept, lock = ray_agent.own_folder(tmp_path)
+    (tmp_path / "left" / "outputs").mkdir(parents=True)
+    own, _ = ray_agent.own_folder(tmp_path)
+    assert {path for path in tmp_path.iterdir() if path.is_dir()} == {kept, own} and lock.is_locked
