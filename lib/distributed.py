@@ -92,6 +92,7 @@ class Together(Real):
             except (Exception, SystemExit) as error:   # the others wait for what will not come
                 if self.ranks.size == 1:
                     raise
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)      # there is something to say first
                 traceback.print_exc()
                 raise SystemExit(lost(run, folder, self.ranks, error)) from error
         return result.model, result, sum(p.numel() for p in result.model.parameters())
