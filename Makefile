@@ -3,6 +3,7 @@
 PROFILE ?= small
 CORPUS  ?=
 ENGINE  ?=
+GPU     ?=
 PYTHON  ?=
 ARGS    ?=
 
@@ -29,7 +30,7 @@ STALE := $(shell [ -x $(PY) ] && [ "$$(sed -n 2p $(STAMP) 2>/dev/null)" = "$$(pw
 help:
 	@echo "make report  [PROFILE=small] [CORPUS=folder]   train, execute the notebooks, write the HTML report"
 	@echo "make test                                      all tests"
-	@echo "make plan    [PROFILE=small] [CORPUS=folder]   what a report would train, and for how long"
+	@echo "make plan    [PROFILE=small] [CORPUS] [GPU]    what a report would train, and for how long"
 	@echo "make notebook NAME=03_extrapolation [PROFILE]  one notebook, with the runs that it needs"
 	@echo "make compare PATTERN=name [PROFILE] [CORPUS]   a pattern beside dense, local and the best, at equal pairs"
 	@echo "make verify  [RUN=fingerprint] [ARGS=--all]    a result computed again from its stored weights, and compared"
@@ -42,6 +43,7 @@ help:
 	@echo
 	@echo "PROFILE   $(patsubst profiles/%.yaml,%,$(wildcard profiles/*.yaml))"
 	@echo "CORPUS    a folder of your own text, one subfolder a domain (.txt, .jsonl, .parquet)"
+	@echo "GPU       hours on one by name, for instance h100"
 	@echo "ENGINE    ray: report, notebook and compare train on the machines of RAY_ADDRESS (docs/many_machines.md)"
 	@echo "PYTHON    Python 3.11 to 3.13 that .venv is made from; ARGS: more options of python -m lib.suite"
 	@echo "The report is outputs/PROFILE/report/index.html; python -m lib.runs lists what was trained."
@@ -53,7 +55,7 @@ report: $(STAMP)
 	@$(SUITE) report $(GIVEN) $(WHERE)
 
 plan: $(STAMP)
-	@$(SUITE) plan $(GIVEN)
+	@$(SUITE) plan $(GIVEN) $(if $(GPU),--gpu "$(GPU)")
 
 notebook: $(STAMP)
 	@$(if $(NAME),,echo "NAME is missing: make notebook NAME=03_extrapolation" >&2; exit 2;) \

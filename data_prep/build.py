@@ -1,7 +1,8 @@
 """Build a corpus, or open it when it is there: `python -m data_prep.build --profile small [--corpus folder]`.
 
 Documents are read in a seeded order until there are enough, copies left out, split, and written as tokens. All of it happens
-in a temporary folder that gets its name by one move at the end: a corpus is whole or not there.
+in a temporary folder that gets its name by one move at the end: a corpus is whole or not there. Text from the hub, which takes
+hours, goes on where a killed build left it (`data_prep.hub_build`).
 """
 
 from __future__ import annotations
@@ -16,24 +17,23 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from data_prep import folder, tokenizer
-from data_prep.supply import Domain, folder_domains, offline_domains, split
+from data_prep.supply import LEAST, TOKENIZER_BYTES, Domain, folder_domains, offline_domains, split
 from lib import paths
 from lib.config import fingerprint
 from lib.data import SPLITS, Corpus, CorpusConfig
 from lib.errors import SuiteError
+from lib.files import write_atomically
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from tokenizers import Tokenizer
 
 SLICE = 4096                    # documents encoded before they are written
-TOKENIZER_BYTES = 2_000_000     # of each domain's training split; more changes the pieces of a small vocabulary little
-LEAST_HELDOUT = 2 * 1024 + 1    # tokens of a domain of a person's own: two windows of the longest default evaluation
 Say = Callable[[str], None]
 
 
@@ -58,10 +58,16 @@ def existing(config: CorpusConfig) -> Corpus | None:
 
 
 def _key(config: CorpusConfig, found: dict[str, list[Path]]) -> str:
-    """Of all that the corpus is made from: configuration, text (by version, or by name, size and time), and this code."""
+    """Of all that the corpus is made from: configuration, text (by version, or by name, size and time), and this code; of text
+    from the hub, which takes hours, only the code that decides what is in it."""
     import tokenizers
-    program = [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(Path(__file__).parent.glob("*.py"))]
-    if found:
+    own = [Path(__file__).parent / f"{name}.py" for name in ("hub", "hub_reader", "hub_build", "hub_evals", "tokenizer")]
+    program = [hashlib.sha256(file.read_bytes()).hexdigest()
+               for file in (own if config.hub else sorted(Path(__file__).parent.glob("*.py")))]
+    if config.hub:
+        from data_prep import hub
+        text = [config.domains, config.tokenizer, hub.copies(config.domains)]
+    elif found:
         text = [[domain, str(file), (stat := file.stat()).st_size, stat.st_mtime_ns]
                 for domain, files in found.items() for file in files]
     else:
@@ -85,15 +91,17 @@ def _build_alone(config: CorpusConfig, found: dict[str, list[Path]], notes: list
         if (path / "manifest.json").is_file():
             return
         work = path.parent / f".building-{path.name}"
-        shutil.rmtree(work, ignore_errors=True)     # what a killed build left
-        _require_space(config, max(len(found), 4), path.parent)
-        work.mkdir()
+        if not config.hub:
+            shutil.rmtree(work, ignore_errors=True)     # what a killed build left
+        _require_space(config, len(config.domains) or max(len(found), 4), path.parent, work)
+        work.mkdir(exist_ok=True)
         try:
             with _no_bars():
-                _build(config, found, notes, work, say)
+                (_build_from_hub if config.hub else _build)(config, found, notes, work, say)
             os.replace(work, path)
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            if not config.hub:                          # the next try goes on with it
+                shutil.rmtree(work, ignore_errors=True)
     finally:
         lock.release()
 
@@ -111,9 +119,11 @@ def _no_bars() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _require_space(config: CorpusConfig, domains: int, place: Path) -> None:
-    width = np.dtype(tokenizer.token_type(config.vocab)).itemsize
-    needed = domains * (config.train_tokens + config.heldout_tokens) * width + 50_000_000
+def _require_space(config: CorpusConfig, domains: int, place: Path, work: Path) -> None:
+    """For the tokens, and of hub text for a record of some 40 bytes a document, 100 tokens at least; less what is there."""
+    width = np.dtype(tokenizer.token_type(config.vocab)).itemsize + (0.4 if config.hub else 0)
+    there = sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
+    needed = domains * (config.train_tokens + config.heldout_tokens) * width + 50_000_000 - there
     free = shutil.disk_usage(place).free
     if free < needed:
         raise SuiteError(f"{place} has {free / 1e6:.0f} MB free; the corpus needs up to {needed / 1e6:.0f} MB. Free some, "
@@ -143,6 +153,21 @@ def _build(config: CorpusConfig, found: dict[str, list[Path]], notes: list[str],
         facts[domain.name]["removed"] = dict(sorted(domain.removed.items()))
         _require_counts(config, domain, {name: facts[domain.name][name]["tokens"] for name in SPLITS})
     _write_manifest(config, facts, pieces.get_vocab_size(), notes, work)
+
+
+def _build_from_hub(config: CorpusConfig, found: dict[str, list[Path]], notes: list[str], work: Path, say: Say) -> None:
+    from data_prep import hub_build
+    if not (work / "manifest.json").is_file():
+        facts, more = hub_build.build(config, work, say)
+        notes += [f"{name} has {own['train']['tokens']:,} training and {own['heldout']['tokens']:,} held-out tokens in all: "
+                  "fewer than were asked for" for name, own in facts.items()
+                  if any(own[part]["tokens"] < asked for part, asked in
+                         (("train", config.train_tokens), ("heldout", config.heldout_tokens)))]
+        pieces = tokenizer.load(work / "tokenizer.json").get_vocab_size()
+        say("computing checksums")
+        _write_manifest(config, facts, pieces, notes, work, more)
+    for hidden in work.glob(".*"):
+        hidden.unlink()
 
 
 def _first(texts: list[str]) -> list[str]:
@@ -200,7 +225,7 @@ def _require_counts(config: CorpusConfig, domain: Domain, there: dict[str, int])
     """Offline: exactly what was asked for. A person's own text: enough to train and to evaluate on."""
     asked = {"train": config.train_tokens, "heldout": config.heldout_tokens}
     if domain.files:
-        least = {"train": min(8 * LEAST_HELDOUT, asked["train"]), "heldout": min(LEAST_HELDOUT, asked["heldout"])}
+        least = {part: min(LEAST[part], asked[part]) for part in SPLITS}
         if any(there[part] < least[part] for part in SPLITS):
             files = ", ".join(map(str, domain.files[:3])) + (" and others" if len(domain.files) > 3 else "")
             raise SuiteError(f"domain {domain.name!r} is too short: {there['train']} training and {there['heldout']} "
@@ -214,30 +239,37 @@ def _require_counts(config: CorpusConfig, domain: Domain, there: dict[str, int])
     assert there == asked, (domain.name, there, asked)
 
 
-def _write_manifest(config: CorpusConfig, facts: dict, pieces: int, notes: list[str], work: Path) -> None:
+def _write_manifest(config: CorpusConfig, facts: dict, pieces: int, notes: list[str], work: Path,
+                    more: dict[str, Any] | None = None) -> None:
     """Last of the files: its presence says that the others are whole."""
     import tokenizers
 
     from data_prep import sources
+    of_hub = () if config.hub else ("hub", "apart", "tokenizer")
     manifest = {
-        "source": "folder" if config.folder else "offline",
-        "config": {name: value for name, value in dataclasses.asdict(config).items() if name != "folder"},
+        "source": "folder" if config.folder else "hub" if config.hub else "offline",
+        "config": {name: value for name, value in dataclasses.asdict(config).items() if name not in ("folder", *of_hub)},
         "pieces": pieces,
         "token_type": np.dtype(tokenizer.token_type(config.vocab)).name,
         "domains": facts,
-        "files": {file.name: {"size": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
-                  for file in sorted(work.iterdir())},
-        "versions": {"tokenizers": tokenizers.__version__, **({} if config.folder else sources.versions())},
+        "files": {file.relative_to(work).as_posix(): {"size": file.stat().st_size, "sha256": _checksum(file)}
+                  for file in sorted(work.rglob("[!.]*")) if file.is_file()},
+        "versions": {"tokenizers": tokenizers.__version__, **({} if config.folder or config.hub else sources.versions())},
         "notes": sorted(notes),
+        **(more or {}),
     }
-    (work / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    write_atomically(work / "manifest.json", (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _checksum(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def table(built: Corpus) -> str:
     """Documents, tokens and bytes a token of each domain, and what was left out."""
     lines = [f"{'domain':<16}{'split':<9}{'documents':>10}{'tokens':>12}{'bytes/token':>13}"]
-    for name in built.domains:
-        facts = built.manifest["domains"][name]
+    for name, facts in built.manifest["domains"].items():
         for part in SPLITS:
             counts = facts[part]
             ratio = counts["bytes"] / counts["tokens"]

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 BATCH = 128             # documents compared at once
 HELDOUT = 0.1           # of a person's own text, by bytes, where there is less than was asked for
+TOKENIZER_BYTES = 2_000_000     # of each domain's training split; more changes the pieces of a small vocabulary little
+LEAST_HELDOUT = 2 * 1024 + 1    # tokens of a domain of a person's own: two windows of the longest default evaluation
+LEAST = {"train": 8 * LEAST_HELDOUT, "heldout": LEAST_HELDOUT}
 RUN = 8                 # documents in sequence that are held out together, so that long windows stay in one place
 
 

@@ -1,17 +1,21 @@
-"""Byte-level byte-pair encoding: any text goes in, and comes out again byte for byte."""
+"""Text to pieces: byte-level byte-pair encoding of the suite's own, or any tokeniser of the Hugging Face hub."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lib.errors import SuiteError
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-END = "<|endoftext|>"     # ends every document; number 0
+END = "<|endoftext|>"     # ends every document; number 0 of the suite's own pieces
+ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "<|eos|>", "<|eot_id|>", "[SEP]")     # what others call it
 
 
 def train(texts: Iterable[str], vocab: int) -> Tokenizer:
@@ -31,6 +35,36 @@ def load(path: Path) -> Tokenizer:
     return _literal(Tokenizer.from_file(str(path)))
 
 
+def named(name: str) -> Tokenizer:
+    """A tokeniser by its name on the hub, or by a file or folder with its tokenizer.json. `SUITE_HUB` has copies by name.
+
+    Raises what the hub and the network raise, and a SuiteError where a file is no tokeniser or has no end of a text.
+    """
+    from tokenizers import Tokenizer
+    places = [Path(name).expanduser(), Path(os.environ.get("SUITE_HUB", "")).expanduser() / name]
+    file = next((path for place in places for path in (place, place / "tokenizer.json") if path.is_file()), None)
+    if file is None:
+        import huggingface_hub
+        file = Path(huggingface_hub.hf_hub_download(name, "tokenizer.json"))
+    try:
+        found = Tokenizer.from_file(str(file))
+    except Exception as error:          # the library has no error of its own
+        raise SuiteError(f"{file} is no tokeniser ({error}); tokenizer.json of the Hugging Face library is") from error
+    end_of(found)
+    found.no_truncation()
+    found.no_padding()
+    return _literal(found)
+
+
+def end_of(tokenizer: Tokenizer) -> int:
+    """The number of the piece that ends a document."""
+    for name in ENDS:
+        number = tokenizer.token_to_id(name)
+        if number is not None:
+            return number
+    raise SuiteError(f"the tokeniser has no piece that ends a text (none of {', '.join(ENDS)}); name another one")
+
+
 def _literal(tokenizer: Tokenizer) -> Tokenizer:
     """Source files quote END; a document that does must not end there."""
     tokenizer.encode_special_tokens = True
@@ -38,8 +72,8 @@ def _literal(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-    """Each text's pieces followed by END."""
-    end = tokenizer.token_to_id(END)
+    """Each text's pieces followed by the one that ends a document."""
+    end = end_of(tokenizer)
     encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     return [np.array([*e.ids, end], token_type(tokenizer.get_vocab_size())) for e in encoded]
 

@@ -23,14 +23,29 @@ SPLITS = ("train", "heldout")
 
 @dataclass(frozen=True)
 class CorpusConfig:
-    """What to build. With the offline corpus the numbers of tokens are met exactly; with a folder they are upper bounds."""
+    """What to build. The numbers of tokens are met exactly; upper bounds of a folder and of finite hub texts."""
     folder: str = ""                  # a person's own text (`data_prep.folder`); empty: the offline corpus
     vocab: int = 2048                 # pieces of the tokeniser
     train_tokens: int = 3_500_000     # a domain
     heldout_tokens: int = 150_000     # a domain
     seed: int = 0                     # which documents, in which order; the generators' text
+    hub: tuple[str, ...] = ()         # domains of the Hugging Face hub (`data_prep.hub.DOMAINS`) instead of the offline corpus
+    apart: tuple[str, ...] = ()       # further ones, for the runs that name them; no other run is evaluated on them
+    tokenizer: str = ""               # of hub text: a name on the hub or a path; empty: pieces of its own, trained on the text
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Of the hub."""
+        return (*self.hub, *self.apart)
 
     def __post_init__(self) -> None:
+        require(not (self.folder and self.hub), "hub", self.hub, "empty where there is a folder")
+        require(bool(self.hub) or not (self.apart or self.tokenizer), "hub", self.hub, "domains, for `apart` and `tokenizer`")
+        if self.hub:
+            from data_prep.hub import DOMAINS
+            for name in self.domains:
+                one_of(name, DOMAINS, "domain of the hub")
+                require(self.domains.count(name) == 1, "hub", self.domains, "each domain once")
         require(257 <= self.vocab < 1 << 32, "vocab", self.vocab, "at least 257: the 256 bytes and the end of a document")
         for name in ("train_tokens", "heldout_tokens"):
             require(getattr(self, name) >= 1000, name, getattr(self, name), "an integer of at least 1000")
@@ -52,7 +67,8 @@ class Corpus:
         except FileNotFoundError:
             raise SuiteError(f"{self.path} holds no finished corpus (no manifest.json)") from None
         self.vocab: int = self.manifest["config"]["vocab"]
-        self.domains: tuple[str, ...] = tuple(self.manifest["domains"])
+        self.apart: tuple[str, ...] = tuple(self.manifest.get("apart", ()))     # `CorpusConfig.apart`
+        self.domains: tuple[str, ...] = tuple(name for name in self.manifest["domains"] if name not in self.apart)
         for name, facts in self.manifest["files"].items():
             file = self.path / name
             if not file.is_file() or file.stat().st_size != facts["size"]:
@@ -63,7 +79,8 @@ class Corpus:
         return fingerprint({key: value for key, value in self.manifest.items() if key != "notes"})
 
     def tokens(self, split: str, domain: str) -> np.ndarray:
-        """uint16 or uint32 `[N]`, mapped from the disk: documents one after the other, each ended by token 0."""
+        """uint16 or uint32 `[N]`, mapped from the disk: documents one after the other, each ended by the tokeniser's end of
+        a text (token 0 of the suite's own)."""
         return np.memmap(self.path / self._name(split, domain, "bin"), np.dtype(self.manifest["token_type"]), "r")
 
     def documents(self, split: str, domain: str) -> np.ndarray:
@@ -72,14 +89,21 @@ class Corpus:
 
     def names(self, split: str, domain: str) -> list[str]:
         """Where each document comes from: module, file and row, or generator and number."""
+        if self.manifest["source"] == "hub":
+            files = [file for source in self.manifest["domains"][domain]["sources"] for file in source["files"]]
+            return [f"{files[file]}#{row}" for file, row in np.load(self.path / self._name(split, domain, "places.npy"))]
         return json.loads((self.path / self._name(split, domain, "names.json")).read_text("utf-8"))
+
+    def evaluation(self, task: str) -> Path | None:
+        """The folder of an evaluation set of the hub, with .jsonl files; None where the corpus came without."""
+        return self.path / "evaluations" / task if task in self.manifest.get("evaluations", ()) else None
 
     def tokenizer(self) -> Tokenizer:
         from data_prep import tokenizer
         return tokenizer.load(self.path / "tokenizer.json")
 
     def _name(self, split: str, domain: str, kind: str) -> str:
-        return f"{one_of(split, SPLITS, 'split')}-{one_of(domain, self.domains, 'domain')}.{kind}"
+        return f"{one_of(split, SPLITS, 'split')}-{one_of(domain, (*self.domains, *self.apart), 'domain')}.{kind}"
 
 
 class Source(Protocol):
@@ -98,7 +122,8 @@ class TextSource:
 
     def __init__(self, corpus: Corpus, mixture: Mapping[str, float]) -> None:
         for domain, weight in mixture.items():
-            one_of(domain, corpus.domains, "domain of the mixture")
+            if domain not in corpus.domains:
+                one_of(domain, (*corpus.domains, *corpus.apart), "domain of the mixture")
             require(isinstance(weight, (int, float)) and 0 <= weight < float("inf"), f"mixture[{domain!r}]", weight,
                     "a number of at least 0")
         require(sum(mixture.values()) > 0, "mixture", dict(mixture), "at least one weight above 0")
@@ -132,7 +157,8 @@ def text_source(corpus: Corpus, mixture: Mapping[str, float] | None = None) -> T
 
 
 def make_source(data: DataConfig, corpus: Corpus | None) -> Source:
-    """The source that a run's configuration names: `text` (parameter `mixture`: pairs of domain and weight) or a task."""
+    """The source that a run's configuration names: `text` (parameter `mixture`: pairs of domain and weight, or `domains`:
+    some of the corpus, alike) or a task."""
     parameters = dict(data.parameters)
     if data.source != "text":
         from lib.tasks import task
@@ -140,8 +166,15 @@ def make_source(data: DataConfig, corpus: Corpus | None) -> Source:
     if corpus is None:
         raise SuiteError("data source 'text' needs a corpus, and none was given")
     for name in parameters:
-        one_of(name, ("mixture",), "parameter of data source 'text'")
+        one_of(name, ("mixture", "domains"), "parameter of data source 'text'")
+    if "domains" in parameters:
+        return text_source(corpus, dict.fromkeys(parameters["domains"], 1.0))
     return text_source(corpus, dict(parameters["mixture"]) if "mixture" in parameters else None)
+
+
+def domains_of(data: DataConfig, corpus: Corpus) -> tuple[str, ...]:
+    """The domains that a run on text is evaluated on: those that it names itself, otherwise those of the corpus."""
+    return tuple(dict(data.parameters).get("domains", corpus.domains))
 
 
 def heldout_windows(corpus: Corpus, domain: str, length: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:

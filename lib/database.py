@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 BUSY_SECONDS = 60
+AT_ONCE = 500                # runs that one statement asks for
 TABLES = """
 create table runs (
     id integer primary key, run text not null unique, pattern text not null, config text not null, data text not null,
@@ -92,22 +93,35 @@ class Database:
         return self.connection.execute("select * from runs where run = ?", (run,)).fetchone()
 
     def trained(self, run: RunConfig) -> bool:
-        row = self.facts(self.fingerprint(run))
-        return row is not None and row["status"] == "done"
+        return self.there([run])[0] is not None
 
     def evaluated(self, run: str) -> set[str]:
         """Fingerprints of a run's evaluations."""
-        query = "select evaluation from evaluations join runs on runs.id = run_id where run = ? and status = 'done'"
-        return {row["evaluation"] for row in self.connection.execute(query, (run,))}
+        return self.evaluations_of([run]).get(run, set())
+
+    def there(self, runs: Sequence[RunConfig]) -> list[set[str] | None]:
+        """Of each run the fingerprints of its evaluations, None where it is not trained."""
+        keys = [self.fingerprint(run) for run in runs]
+        found = self.evaluations_of(keys)
+        return [found.get(key) for key in keys]
+
+    def evaluations_of(self, runs: Sequence[str]) -> dict[str, set[str]]:
+        """Fingerprints of the evaluations of those of `runs` that are trained; one statement for many runs."""
+        found: dict[str, set[str]] = {}
+        for at in range(0, len(runs), AT_ONCE):
+            some = runs[at:at + AT_ONCE]
+            query = f"""select run, evaluation from runs left join evaluations on run_id = runs.id
+                        where run in ({', '.join('?' * len(some))}) and status = 'done'"""
+            for row in self.connection.execute(query, some):
+                found.setdefault(row["run"], set()).update({row["evaluation"]} - {None})
+        return found
 
     def missing(self, jobs: Iterable[Job]) -> list[Job]:
         """The jobs that need work, each with only the evaluations that it lacks, in order."""
-        todo = []
-        for job in jobs:
-            run = self.fingerprint(job.run)
-            there = self.evaluated(run)
-            lacking = tuple(e for e in job.evaluations if evaluation_fingerprint(e) not in there)
-            if lacking or not self.trained(job.run):
+        jobs, todo = list(jobs), []
+        for job, there in zip(jobs, self.there([job.run for job in jobs]), strict=True):
+            lacking = tuple(e for e in job.evaluations if evaluation_fingerprint(e) not in (there or ()))
+            if lacking or there is None:
                 todo.append(replace(job, evaluations=lacking))
         return todo
 

@@ -7,17 +7,17 @@ import math
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 from lib import paths
-from lib.config import Evaluation, PatternSpec, RunConfig
+from lib.config import Evaluation, RunConfig
+from lib.counted import attended
 from lib.database import Database
 from lib.errors import SuiteError
 from lib.flops import attention_training_flops, training_flops
 from lib.machine import machine
-from lib.patterns import build
 
 # Measured once, on small models on a CPU: the part of a matrix product's speed that training reaches, and how many times
 # longer an operation of attention takes, dense or sparse.
@@ -34,25 +34,41 @@ def operations(run: RunConfig) -> float:
     return training_flops(run, pairs, tokens=1) + extra * attention_training_flops(run, pairs, tokens=1)
 
 
-@lru_cache(maxsize=None)
-def attended(spec: PatternSpec, layers: int, heads: int, length: int) -> float:
-    """Attended pairs of a training window; a plan asks for those of one pattern again and again, and some draw graphs."""
-    return build(spec.name, layers=layers, heads=heads, **dict(spec.parameters)).pairs(length)
-
-
 def kinds(run: RunConfig) -> list[tuple]:
     """What runs have in common, the closest likeness first."""
     like = (run.model, run.train.length, run.train.batch, run.train.precision)
     return [("same pattern", run.pattern.name, *like), ("same model", *like)]
 
 
+class Timings:
+    """Times or speeds by kind, and their medians, each computed when it is first asked for after something new."""
+
+    def __init__(self) -> None:
+        self.values: dict[Hashable, list[float]] = defaultdict(list)
+        self.medians: dict[Hashable, float] = {}
+
+    def add(self, kind: Hashable, value: float) -> None:
+        self.values[kind].append(value)
+        self.medians.pop(kind, None)
+
+    def median(self, kinds: Iterable[Hashable]) -> float | None:
+        """Of the first of these kinds that has any."""
+        for kind in kinds:
+            if kind in self.values:
+                if kind not in self.medians:
+                    self.medians[kind] = statistics.median(self.values[kind])
+                return self.medians[kind]
+        return None
+
+
 @dataclass
 class Estimator:
     """Seconds of training and evaluation on one thread of this machine."""
     may_measure: bool = True                                 # a matrix product's speed, which needs torch
-    rates: dict[tuple, list[float]] = field(default_factory=lambda: defaultdict(list))           # tokens a second
+    rates: Timings = field(default_factory=Timings)          # tokens a second
     speeds: list[tuple[str, float, float]] = field(default_factory=list)     # precision, operations a token, and a second
-    evaluated: dict[tuple, list[float]] = field(default_factory=lambda: defaultdict(list))       # seconds
+    alike: dict[tuple[str, float], float | None] = field(default_factory=dict)           # median speed by precision and size
+    evaluated: Timings = field(default_factory=Timings)      # seconds
     measured: dict[str, float] = field(default_factory=dict)                 # operations a second, by precision
 
     @classmethod
@@ -76,13 +92,14 @@ class Estimator:
             self.add(run, row["tokens_per_s"])
         for row in database.connection.execute("select run_id, name, parameters, seconds from evaluations"):
             if row["run_id"] in runs:
-                for key in evaluation_kinds(row["name"], json.loads(row["parameters"]), runs[row["run_id"]]):
-                    self.evaluated[key].append(row["seconds"])
+                for key in evaluation_kinds(row["name"], canonical(row["parameters"]), runs[row["run_id"]]):
+                    self.evaluated.add(key, row["seconds"])
 
     def add(self, run: RunConfig, tokens_per_s: float) -> None:
         for kind in kinds(run):
-            self.rates[kind].append(tokens_per_s)
+            self.rates.add(kind, tokens_per_s)
         self.speeds.append((run.train.precision, operations(run), tokens_per_s * operations(run)))
+        self.alike.clear()
 
     @property
     def knows(self) -> bool:
@@ -91,16 +108,24 @@ class Estimator:
 
     def rate(self, run: RunConfig) -> float:
         """Training tokens a second."""
-        for kind in kinds(run):
-            if self.rates.get(kind):
-                return statistics.median(self.rates[kind])
-        precision, own = run.train.precision, operations(run)
-        alike = [speed for p, size, speed in self.speeds if p == precision and 1 / ALIKE <= size / own <= ALIKE]
-        if alike or not self.may_measure:
-            return statistics.median(alike or [speed for *_, speed in self.speeds]) / own
+        known = self.rates.median(kinds(run))
+        if known is not None:
+            return known
+        own, precision = operations(run), run.train.precision
+        speed = self.speed(precision, own)
+        if speed is not None:
+            return speed / own
         if precision not in self.measured:
             self.measured[precision] = measure(precision) * EFFICIENCY[precision]
         return self.measured[precision] / own
+
+    def speed(self, precision: str, own: float) -> float | None:
+        """Operations a second of the models that are like one of `own` operations a token; None: measure it."""
+        if (precision, own) not in self.alike:
+            alike = [speed for p, size, speed in self.speeds if p == precision and 1 / ALIKE <= size / own <= ALIKE]
+            alike = alike if alike or self.may_measure else [speed for *_, speed in self.speeds]
+            self.alike[precision, own] = statistics.median(alike) if alike else None
+        return self.alike[precision, own]
 
     def training(self, run: RunConfig) -> float:
         """Seconds of a whole training."""
@@ -108,15 +133,24 @@ class Estimator:
 
     def evaluation(self, run: RunConfig, evaluation: Evaluation) -> float:
         """Seconds of an evaluation."""
-        for kind in evaluation_kinds(evaluation.name, dict(evaluation.parameters), run):
-            if self.evaluated.get(kind):
-                return statistics.median(self.evaluated[kind])
-        return EVALUATION_SHARE * self.training(run)
+        known = self.evaluated.median(evaluation_kinds(evaluation.name, as_json(evaluation), run))
+        return EVALUATION_SHARE * self.training(run) if known is None else known
 
 
-def evaluation_kinds(name: str, parameters: dict[str, Any], run: RunConfig) -> list[tuple]:
+@lru_cache(maxsize=None)
+def canonical(text: str) -> str:
+    """Parameters as the database holds them, as `as_json` writes them."""
+    return json.dumps(json.loads(text))
+
+
+@lru_cache(maxsize=None)
+def as_json(evaluation: Evaluation) -> str:
+    return json.dumps(dict(evaluation.parameters))
+
+
+def evaluation_kinds(name: str, parameters: str, run: RunConfig) -> list[tuple]:
     like = (name, run.model, run.train.length)
-    return [(*like, json.dumps(parameters), run.pattern.name), (*like, json.dumps(parameters)), like]
+    return [(*like, parameters, run.pattern.name), (*like, parameters), like]
 
 
 def measure(precision: str, seconds: float = 0.2) -> float:

@@ -20,9 +20,10 @@ from lib.errors import SuiteError
 if TYPE_CHECKING:
     from lib.data import Corpus
 
-# Imported by the training, but no part of what it computes: where files lie, how errors read, what is kept.
+# Imported by the training, but no part of what it computes: where files lie, how errors read, what is kept, what fits into
+# memory, what a compiler makes quicker.
 NEUTRAL = frozenset({"lib.errors", "lib.paths", "lib.checkpoint", "lib.progress", "lib.config", "lib.discovery",
-                     "lib.memory", "lib.clock"})
+                     "lib.memory", "lib.clock", "lib.fit", "lib.compiled"})
 TRAINING = ("lib.train_run", "lib.training", "lib.model", "lib.data")
 TRAINERS = {"blurred": "lib.blur"}      # patterns whose training is more than that: the module whose `train_run` is theirs
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lib.config import Evaluation, RunConfig
+from lib.data import domains_of
 from lib.errors import SuiteError, one_of, require
 from lib.experiments.base import Job
 from lib.statistics import Interval, bootstrap_mean, paired_difference
@@ -62,7 +63,7 @@ class Losses:
             raise SuiteError(f"positions = {positions!r} is not valid: two of the edges {edges.tolist()}")
         inside = slice(int(np.searchsorted(edges, first)), int(np.searchsorted(edges, last)))
         found = []
-        for domain in domains or self.database.corpus.domains:
+        for domain in domains or domains_of(job.run.data, self.database.corpus):
             sums, counts = (self._array(job, evaluation, f"{kind}.{domain}.{length}") for kind in ("nll", "count"))
             found.append(sums[:, inside].sum(axis=1) / counts[:, inside].sum(axis=1))
         return found

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from lib import paths
 
+WORKER_GIB = 2                  # of memory, for each run: one of `small` takes half of it
+
 
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
@@ -41,3 +43,9 @@ def processor() -> str:
 def cores() -> int:
     """Cores that this process may use: a container or a batch system can allow fewer than there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def side_by_side() -> int:
+    """Runs that this machine trains at once, with a thread each: as many as it has cores and memory for, at most 8."""
+    import psutil
+    return max(1, min(8, cores(), int(psutil.virtual_memory().total / 2 ** 30 / WORKER_GIB)))

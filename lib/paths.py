@@ -44,3 +44,8 @@ def report(profile: str) -> Path:
 def corpora() -> Path:
     """Token files; shared by the profiles, one folder a set of inputs."""
     return outputs() / "data"
+
+
+def gpu_check() -> Path:
+    """What `make gpu-check` measured last."""
+    return outputs() / "gpu" / "gpu-check.json"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TextIO
 
 from lib import paths
-from lib.machine import cores
+from lib.machine import side_by_side
 
 if TYPE_CHECKING:
     from lib.data import Corpus
@@ -62,7 +62,7 @@ class Places(Protocol):
 @dataclass
 class Local:
     """Processes of this machine."""
-    workers: int = field(default_factory=lambda: max(1, min(8, cores())))
+    workers: int = field(default_factory=side_by_side)
     command: Sequence[str] = ()
     attempts: ClassVar[int] = 2
     here: ClassVar[bool] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
@@ -9,13 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from lib import execute, paths
 from lib.errors import SuiteError, one_of
-from lib.flops import matrix_weights
+from lib.flops import matrix_weights, peak_bytes
 from lib.progress import duration
 
 if TYPE_CHECKING:
+    from lib.config import RunConfig
     from lib.data import Corpus
     from lib.experiments.base import Job, Parameters
+    from lib.gpu_hours import Speed
+    from lib.paper_matrix import Part
     from lib.profiles import Profile
+
+DOMAINS = 4                 # of held-out text, where there is no corpus yet that says how many
+USABLE = 0.9                # of a GPU's memory: the rest is its driver's, and lost between blocks
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,15 @@ class Row:
     to_train: int
     tokens: int                          # to train
     evaluations: int                     # to do
-    minutes: float                       # with the profile's workers side by side
+    flops: float                         # operations of both
+    memory_gib: float                    # most that one of the runs needs, of a GPU
+    micro_batches: int                   # into how many, at most, a run's batch is split so that it fits that GPU
+    minutes: float                       # on this machine, with the profile's workers side by side
+    hours: float | None                  # on one GPU by name, one run after the other
+
+
+SUMMED = ("to_train", "tokens", "evaluations", "flops", "minutes")
+LARGEST = ("memory_gib", "micro_batches")
 
 
 def notebooks() -> list[str]:
@@ -64,12 +79,18 @@ def work(job: Job) -> float:
     return float(job.run.train.tokens) * matrix_weights(job.run.model)
 
 
-def rows(plans: Sequence[Planned], profile: Profile, corpus: Corpus | None) -> tuple[list[Row], bool]:
-    """A row a notebook and their total, and whether all times come from runs that were timed on this machine."""
+def rows(plans: Sequence[Planned], profile: Profile, corpus: Corpus | None,
+         speed: Speed | None = None) -> tuple[list[Row], bool]:
+    """A row a notebook and their total, and whether all times come from runs that were timed on this machine.
+
+    speed: of the GPU for which memory and hours are wanted.
+    """
+    from lib import counted
     from lib.database import Database
     from lib.engine import merged
     from lib.estimate import Estimator
     known = corpus if corpus is not None else unbuilt()
+    domains = len(getattr(corpus, "domains", ()) or profile.mixture) or DOMAINS
     database = Database(profile.name, known) if paths.database(profile.name).exists() else Fresh(known)
     estimator, found, before = Estimator.from_history(), [], {}
     for plan in plans:
@@ -79,12 +100,37 @@ def rows(plans: Sequence[Planned], profile: Profile, corpus: Corpus | None) -> t
         train = [job.run for key, job in new.items() if key not in before and not database.trained(job.run)]
         evaluations = [(job.run, evaluation) for job in new.values() for evaluation in job.evaluations]
         seconds = sum(map(estimator.training, train)) + sum(estimator.evaluation(*each) for each in evaluations)
+        flops = [(run, counted.training(run)) for run in train]
+        flops += [(run, counted.evaluation(run, evaluation, domains)) for run, evaluation in evaluations]
+        memory = [memory_of(job.run, speed) for job in own.values()]
         found.append(Row(plan.notebook, len(own), len(own.keys() & before.keys()), len(own) - len(lacking), len(train),
-                         sum(run.train.tokens for run in train), len(evaluations), seconds / 60 / profile.workers))
+                         sum(run.train.tokens for run in train), len(evaluations), sum(count for _, count in flops),
+                         max((gib for gib, _ in memory), default=0.0), max((parts for _, parts in memory), default=1),
+                         seconds / 60 / profile.workers,
+                         sum(speed.seconds(*each) for each in flops) / 3600 if speed else None))
         before |= {key: (*before.get(key, ()), *job.evaluations) for key, job in own.items()}
-    counts = {name: sum(getattr(row, name) for row in found) for name in ("to_train", "tokens", "evaluations", "minutes")}
     done = len(before) - len(database.missing(merged((job for plan in plans for job in plan.jobs), database).values()))
-    return [*found, Row("total", len(before), 0, done, **counts)], not estimator.measured
+    return [*found, total(found, len(before), done)], not estimator.measured
+
+
+def total(found: Sequence[Row], runs: int, done: int) -> Row:
+    summed = {name: sum(getattr(row, name) for row in found) for name in SUMMED}
+    largest = {name: max((getattr(row, name) for row in found), default=0) for name in LARGEST}
+    hours = [row.hours for row in found if row.hours is not None]
+    return Row("total", runs, 0, done, **summed, **largest, hours=sum(hours) if hours else None)
+
+
+def memory_of(run: RunConfig, speed: Speed | None) -> tuple[float, int]:
+    """GiB at the peak of a training, and in how many micro-batches: as few as the GPU holds."""
+    batch, parts = run.train.batch, 1
+    if speed is not None:
+        room = USABLE * speed.gpu.memory_gib * 2 ** 30
+        parts = next((n for n in range(1, batch) if batch % n == 0 and needed(run, batch // n) <= room), batch)
+    return needed(run, batch // parts) / 2 ** 30, parts
+
+
+def needed(run: RunConfig, windows: int) -> int:
+    return peak_bytes(run.model, run.train.precision, windows * run.train.length)
 
 
 def without(job: Job, asked: Sequence[Any]) -> Job:
@@ -114,16 +160,73 @@ class Fresh:
         return False
 
 
-def as_text(found: Sequence[Row], profile: Profile, timed: bool) -> str:
-    header = ("notebook", "runs", "shared", "done", "to train", "tokens", "evaluations", "time")
-    cells = [(row.notebook, row.runs, row.shared, row.done, row.to_train, amount(row.tokens), row.evaluations,
-              duration(60 * row.minutes)) for row in found]
-    lines = [f"profile {profile.name}: {profile.description}", ""]
-    for name, *numbers in [header, *cells]:
-        lines.append(f"{name:<22}" + "".join(f"{text:>{width}}" for text, width in zip(numbers, (6, 8, 6, 10, 10, 13, 13))))
+def outlook(plans: Sequence[Planned], profile: Profile, corpus: Corpus | None, gpu: str | None, *, as_json: bool) -> str:
+    """The plan as text or JSON. gpu: a key of `lib.gpus`; else the GPU that is here, or where the paper's models are planned
+    and there is none, the paper's."""
+    from lib import gpu_hours, gpus, paper_matrix
+    runs = [job.run for plan in plans for job in plan.jobs]
+    gpu = gpu or gpus.seen() or (gpus.PUBLISHED if paper_matrix.parts(runs, None) else None)
+    speed = gpu_hours.speed(gpu) if gpu else None
+    found, timed = rows(plans, profile, corpus, speed)
+    matrix = paper_matrix.parts(runs, speed)
+    if as_json:
+        return json.dumps(as_dictionary(found, profile, timed, speed, matrix), indent=1)
+    return as_text(found, profile, timed, speed, matrix)
+
+
+def as_text(found: Sequence[Row], profile: Profile, timed: bool, speed: Speed | None = None,
+            matrix: Sequence[Part] = ()) -> str:
+    header = ["notebook", "runs", "shared", "done", "to train", "tokens", "evals", "FLOPs", "memory", "time"]
+    cells = [[row.notebook, row.runs, row.shared, row.done, row.to_train, amount(row.tokens), row.evaluations,
+              f"{row.flops:.1e}", f"{row.memory_gib:.1f} GiB", duration(60 * row.minutes)] for row in found]
+    if speed is not None:
+        header.append(f"{speed.gpu.title}, h")
+        for line, row in zip(cells, found, strict=True):
+            line.append(in_hours(row.hours))
+    widths = (22, 6, 8, 6, 10, 10, 7, 9, 11, 14, 16)
+    lines = [f"profile {profile.name}: {profile.description}", "", *table([header, *cells], widths)]
     source = "from runs timed on this machine" if timed else "rough, as no run of such a model was timed on this machine yet"
-    return "\n".join([*lines, "", f"time: {source}, {profile.workers} side by side",
-                      "shared: an earlier notebook needs the run too, and its training counts there"])
+    lines += ["", f"time: on this machine, {source}, {profile.workers} side by side",
+              "shared: an earlier notebook needs the run too, and its training counts there",
+              "memory: most that one training needs on a GPU: weights, gradients, AdamW's moments, activations, logits"]
+    lines += [f"{row.notebook}: batches are split in up to {row.micro_batches} to fit"
+              for row in found if row.micro_batches > 1]
+    if speed is not None:
+        lines.append(speed.text())
+    return "\n".join([*lines, *(matrix_text(matrix, speed) if matrix else [])])
+
+
+def matrix_text(matrix: Sequence[Part], speed: Speed | None) -> list[str]:
+    """What of the plan is the Fibonacci paper's, and its training time beside the published one."""
+    from lib.paper_matrix import TIMED
+    cells = [(part.part, part.runs, amount(part.tokens), f"{part.flops:.1e}", in_hours(part.hours),
+              in_hours(part.published_hours)) for part in matrix]
+    header = ("training, by what it is", "runs", "tokens", "FLOPs", f"{speed.gpu.title}, h" if speed else "", "published, h")
+    lines = ["", *table([header, *cells], (26, 6, 10, 10, 16, 14)), ""]
+    timed = next(part for part in matrix if part.part == TIMED)
+    if speed is not None:
+        lines.append(f"the published matrix, {timed.runs} runs: {in_hours(timed.hours)} hours on one {speed.gpu.title}; "
+                     f"published: {in_hours(timed.published_hours)} GPU-hours on RTX 3090s, evaluations included")
+    return lines
+
+
+def table(rows: Sequence[Sequence[Any]], widths: Sequence[int]) -> list[str]:
+    """The first column to the left, the others to the right."""
+    return [f"{name:<{widths[0]}}" + "".join(f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=False))
+            for name, *numbers in rows]
+
+
+def in_hours(hours: float | None) -> str:
+    return "" if hours is None else f"{hours:,.1f}" if hours < 1000 else f"{hours:,.0f}"
+
+
+def as_dictionary(found: Sequence[Row], profile: Profile, timed: bool, speed: Speed | None,
+                  matrix: Sequence[Part]) -> dict[str, Any]:
+    """The same for programs; hours are null without a GPU."""
+    gpu = None if speed is None else {"name": speed.name, **asdict(speed.gpu), "shares_of_peak": speed.shares,
+                                      "measured": sorted(speed.measured)}
+    return {"profile": profile.name, "timed": timed, "gpu": gpu, "notebooks": [asdict(row) for row in found[:-1]],
+            "total": asdict(found[-1]), "matrix": [asdict(part) for part in matrix]}
 
 
 def amount(tokens: int) -> str:

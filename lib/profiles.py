@@ -12,6 +12,7 @@ import yaml
 from lib import paths
 from lib.config import Items, ModelConfig, TrainConfig, freeze
 from lib.errors import SuiteError, one_of, require
+from lib.machine import side_by_side
 from lib.parameters import Declared, declared_by, require_known, validated
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 SECTIONS = {"description", "corpus", "model", "train", "mixture", "rungs", "evaluation", "workers", "notebooks"}
 OPTIONAL = {"mixture", "workers", "notebooks"}
 CORPUS = {name: Declared(name, "int", None) for name in ("vocab", "train_tokens", "heldout_tokens", "seed")}
+HUB = {"hub": Declared("hub", "list[str]", ()), "apart": Declared("apart", "list[str]", ()),
+       "tokenizer": Declared("tokenizer", "str", "")}
 EVALUATION = {"tokens": Declared("tokens", "int", None), "lengths": Declared("lengths", "list[int]", None)}
 
 
@@ -34,8 +37,8 @@ class Profile:
     train: TrainConfig                         # seed: each notebook's own parameter
     evaluation: dict[str, Any]                 # tokens: held-out tokens a domain; lengths: tokens, a tuple
     rungs: int                                 # of a scaled base
-    workers: int = 2                           # runs trained side by side, each with one thread
-    mixture: Items = ()                        # (domain, weight) of the offline corpus; empty: equal weights
+    workers: int = field(default_factory=side_by_side)      # runs trained at once, with one thread each; left out: one a core
+    mixture: Items = ()                        # (domain, weight) of the corpus; empty: equal weights
     notebooks: dict[str, dict[str, Any]] = field(default_factory=dict)
     file: Path = Path()
 
@@ -101,19 +104,24 @@ def interpret(path: Path, sections: dict[str, Any], corpus: str) -> Profile:
         return mapping(sections[key], declared, f"{path.name}, {key}", optional)
 
     from lib.data import CorpusConfig
-    text = section("corpus", CORPUS, {"seed"})
+    text = section("corpus", CORPUS | HUB, {"seed", *HUB})
+    if corpus:                                                # a folder has domains and pieces of its own
+        text = {key: value for key, value in text.items() if key not in HUB}
     model = section("model", {k: d for k, d in declared_by(ModelConfig).items() if k != "vocab"}, set(MODEL_OPTIONAL))
     train = section("train", {k: d for k, d in declared_by(TrainConfig).items() if k != "seed"}, set(TRAIN_OPTIONAL))
     train["precision"] = resolve(train["precision"])
     top = validated({k: sections[k] for k in ("description", "rungs", "workers") if k in sections},
                     {"description": Declared("description", "str", ""), "rungs": Declared("rungs", "int", 0),
                      "workers": Declared("workers", "int", 0)}, path.name)
+    weights = () if corpus else mixture(sections.get("mixture", {}), path)
+    for domain, _ in weights if text.get("hub") else ():
+        one_of(domain, text["hub"], "domain of the mixture")
     for key in ("rungs", "workers"):
         require(top.get(key, 1) >= 1, key, top.get(key), "an integer of at least 1")
     return Profile(name=path.stem, file=path, corpus=CorpusConfig(folder=corpus, **text),
                    model=ModelConfig(vocab=text["vocab"], **model), train=TrainConfig(**train),
                    evaluation=section("evaluation", EVALUATION),
-                   mixture=() if corpus else mixture(sections.get("mixture", {}), path),
+                   mixture=weights,
                    notebooks=notebooks(sections.get("notebooks", {}), path), **top)
 
 

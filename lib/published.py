@@ -78,6 +78,13 @@ def learned_cost() -> float:
     return float(seconds["fibonacci", "learned"] / seconds["fibonacci", "fixed"])
 
 
+def dense_inference() -> float:
+    """Published inference speed of dense attention over that of fixed keys, means over models: dense training was not timed."""
+    rates = read("battery").query("metric == 'tokens_per_sec_infer'")
+    dense, learned = rates["schedule"] == "dense", rates["schedule"] == "learned"
+    return float(rates.loc[dense, "value"].mean() / rates.loc[~dense & ~learned, "value"].mean())
+
+
 def marked_cells() -> pd.DataFrame:
     """Each cell of the published two-distance probe: mechanism, depth, start, seed, distance, accuracy, alphas."""
     table = read("retrieval_probe").query("experiment == 'marked' and kind == 'target'")

@@ -8,10 +8,12 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from lib import paths
 from lib.config import PatternSpec, RunConfig
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Database", "Facts", "facts_of"]
 
+AFTER = "\U0010ffff"                                       # comes after every character of a fingerprint
 WIDTH = 100                                                # columns of a terminal that every table fits
 EXPORT = """
 select runs.run, pattern, config, status, data, code, versions, machine, device, threads, started, runs.ended, runs.seconds,
@@ -112,8 +115,8 @@ def is_number(text: str) -> bool:
 
 
 def find(database: Database, prefix: str) -> sqlite3.Row:
-    query = "select * from runs where substr(run, 1, ?) = ? limit 2"
-    rows = database.connection.execute(query, (len(prefix), prefix)).fetchall()
+    query = "select * from runs where run >= ? and run < ? limit 2"           # a range of the index, unlike a look at all runs
+    rows = database.connection.execute(query, (prefix, prefix + AFTER)).fetchall()
     if len(rows) != 1:
         what = "several runs" if rows else "no run"
         raise SuiteError(f"{what} of profile {database.profile!r} begin{'' if rows else 's'} with {prefix!r}: "
@@ -170,12 +173,23 @@ def metrics_text(database: Database, run_id: int) -> str:
     return as_text(shown, "evaluation")
 
 
-def export(database: Database) -> pd.DataFrame:
-    """Every metric of every run with its configuration and circumstances: one row a value; config and versions as JSON."""
-    import pandas as pd
-    frame = pd.DataFrame([dict(row) for row in database.connection.execute(EXPORT)])
-    whole = ("threads", "parameters", "length", "position", "layer", "step")
-    return frame.astype(dict.fromkeys([c for c in whole if c in frame], "Int64"))
+def export(database: Database, form: str, file: TextIO) -> None:
+    """Every metric of every run with its configuration and circumstances, one row a value; config and versions as JSON.
+
+    Written as it is read: ten million rows need no memory.
+    """
+    rows = database.connection.execute(EXPORT)
+    names = [column[0] for column in rows.description]
+    if form == "csv":
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(names)
+        table.writerows(rows)
+        return
+    file.write("[")
+    for number, row in enumerate(rows):
+        file.write(",\n" if number else "\n")
+        json.dump(dict(zip(names, row, strict=True)), file)
+    file.write("\n]\n")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -200,21 +214,18 @@ def answer(options: argparse.Namespace) -> str:
     if options.command == "list":
         table = overview(database, options.pattern, options.status)
         return as_text(table, "settings") if len(table) else f"no such runs in profile {options.profile!r}"
-    if options.command == "show":
-        return show(database, options.run)
-    table = export(database)
-    text = table.to_csv(index=False) if options.format == "csv" else table.to_json(orient="records", indent=1)
-    return text.rstrip("\n")
+    return show(database, options.run)
 
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments().parse_args(argv)
     try:
-        text = answer(options)
-        if getattr(options, "output", None):
-            options.output.write_text(text + "\n", encoding="utf-8")
+        if options.command == "export":
+            database = Database(options.profile, create=False)               # before a file is made for it
+            with options.output.open("w", encoding="utf-8") if options.output else nullcontext(sys.stdout) as file:
+                export(database, options.format, file)
         else:
-            print(text)
+            print(answer(options))
     except SuiteError as error:
         print(error, file=sys.stderr)
         return 2

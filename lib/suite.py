@@ -1,7 +1,7 @@
 """The suite from the command line; `make` calls it.
 
     python -m lib.suite report   [--profile small] [--corpus FOLDER]
-    python -m lib.suite plan     [--profile small] [--corpus FOLDER] [--json]
+    python -m lib.suite plan     [--profile small] [--corpus FOLDER] [--gpu NAME] [--json]
     python -m lib.suite notebook NAME [--profile small] [--corpus FOLDER]
     python -m lib.suite compare  PATTERN [--profile small] [--corpus FOLDER] [-p NAME VALUE]...
 
@@ -14,10 +14,8 @@ it is needed, since a report that is up to date must say so at once.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,16 +95,12 @@ def indented(text: str) -> str:
 def plan(options: argparse.Namespace) -> int:
     """What the report would train, and how long that takes; nothing is built or trained."""
     from data_prep.build import existing
-    from lib import planning
+    from lib import gpus, planning
     from lib.profiles import load
     profile = load(options.profile, options.corpus)
+    asked = gpus.key(options.gpu) if options.gpu else None                # a wrong name is said before anything is counted
     plans = [planning.planned(profile, name) for name in planning.notebooks()]
-    rows, timed = planning.rows(plans, profile, existing(profile.corpus))
-    if options.json:
-        print(json.dumps({"profile": profile.name, "timed": timed, "notebooks": [asdict(row) for row in rows[:-1]],
-                          "total": asdict(rows[-1])}, indent=1))
-    else:
-        print(planning.as_text(rows, profile, timed))
+    print(planning.outlook(plans, profile, existing(profile.corpus), asked, as_json=options.json))
     return 0
 
 
@@ -139,6 +133,7 @@ def arguments() -> argparse.ArgumentParser:
                                  help="GPUs of each run with --engine ray (default: 1 if the cluster has any)")
         if function is plan:
             command.add_argument("--json", action="store_true", help="the same as JSON")
+            command.add_argument("--gpu", default="", help="hours on this GPU, for instance h100 (default: the one here)")
         elif function is notebook:
             command.add_argument("name", help="for instance 03_extrapolation")
         elif function is compare:

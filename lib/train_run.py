@@ -11,7 +11,8 @@ from lib.checkpoint import load_finished, save_finished
 from lib.config import RunConfig
 from lib.evals.base import Metric
 from lib.model import Transformer, build_model
-from lib.training import CHECKPOINT_SECONDS, Progress, train
+from lib.ranks import Ranks
+from lib.training import ALONE, CHECKPOINT_SECONDS, Progress, train
 
 if TYPE_CHECKING:
     from lib.data import Corpus, Source
@@ -29,20 +30,22 @@ class TrainResult:
 
 
 def train_run(run: RunConfig, source: Source, corpus: Corpus | None, folder: Path, progress: Progress | None = None,
-              device: str = "cpu", checkpoint_every: float = CHECKPOINT_SECONDS) -> TrainResult:
+              device: str = "cpu", checkpoint_every: float = CHECKPOINT_SECONDS, ranks: Ranks = ALONE) -> TrainResult:
     """Train `run` in `folder`, from where an earlier attempt was interrupted; a finished run is loaded.
 
     corpus: for the light evaluations of a run on text; None for a synthetic task. Other arguments: `lib.training.train`.
-    The caller sees to it that no other process trains in `folder`.
+    The caller sees to it that no other process trains in `folder`, and calls this in each of `ranks` or, for a run that is
+    finished, in the first of them alone.
     """
-    finished = load_run(run, folder, device)
+    finished = load_run(run, folder, device) if ranks.first else None
     if finished is not None:
         return finished
     model, state = train(run, source, folder, corpus=corpus, progress=progress, checkpoint_every=checkpoint_every,
-                         device=device)
+                         device=device, ranks=ranks)
     facts = {"seconds": state.seconds, "tokens_per_s": run.train.tokens / state.step_seconds,
              "peak_memory_mib": state.peak_memory_mib, "spent": state.spent}
-    save_finished(folder, run, model, {**facts, "metrics": [dataclasses.asdict(metric) for metric in state.metrics]})
+    metrics = [dataclasses.asdict(metric) for metric in state.metrics]
+    ranks.of_first(lambda: save_finished(folder, run, model, {**facts, "metrics": metrics}))
     return TrainResult(model, state.metrics, **facts)
 
 

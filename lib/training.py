@@ -2,7 +2,8 @@
 
 Nothing here draws from a random stream after the model is built: a batch is a function of seed and step. So a run that is
 killed and goes on from a checkpoint, and one that is evaluated more or less often, ends with the same weights, bit for bit
-(on a CPU with as many threads; some CUDA kernels add in any order).
+(on a CPU with as many threads; some CUDA kernels add in any order). Split otherwise, over processes or into parts that fit
+into memory (`lib.ranks`), it adds the same numbers in another order.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from lib.evals.base import Metric
 from lib.memory import PeakMemory
 from lib.model import Transformer, build_model
 from lib.ops import IGNORED, token_losses
+from lib.ranks import Ranks, Step, autocast
 
 if TYPE_CHECKING:
     from lib.data import Corpus, Source
@@ -37,6 +39,7 @@ RECORDS = 50                    # points of a training curve
 LIGHT_BATCHES = 2               # held-out batches of a light evaluation, each domain
 LIGHT_SEED = 2 ** 31 + 2 ** 30  # a task's held-out draws; training seeds and `lib.evals` stay below
 PROGRESS_SECONDS = 0.5
+ALONE = Ranks()
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -73,20 +76,25 @@ def build_optimizer(model: Transformer, recipe: TrainConfig) -> torch.optim.Adam
 
 
 def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None = None, progress: Progress | None = None,
-          checkpoint_every: float = CHECKPOINT_SECONDS, device: str = "cpu") -> tuple[Transformer, State]:
+          checkpoint_every: float = CHECKPOINT_SECONDS, device: str = "cpu", ranks: Ranks = ALONE) -> tuple[Transformer, State]:
     """Train `run` to its end, from the checkpoint in `folder` if there is one.
 
     progress: called about twice a second and at the end with step, steps, loss, tokens_per_s, seconds_left.
     checkpoint_every: seconds, or more where CHECKPOINT_SHARE asks for it; results do not depend on it.
+    ranks: the processes that train it together; all of them call this, and the first one reads and writes `folder`.
     Raises `SuiteError` where the loss or the gradient is not finite, and where the disk is full.
     """
     recipe = run.train
     require(source.vocab <= run.model.vocab, "vocab of the model", run.model.vocab, f"at least the data's {source.vocab}")
+    require(recipe.batch >= ranks.size, "batch", recipe.batch, f"a window for each of the {ranks.size} processes, or more")
     model = build_model(run).to(device)
     optimizer = build_optimizer(model, recipe)
-    state = resume(folder, run, model, optimizer)
+    state = resume(folder, run, model, optimizer, ranks)
     heldout = held_out(run, source, corpus)
-    watch = Watch(folder, run, state, progress, checkpoint_every, device)
+    shared = Step(model, run, ranks, device)
+    if state.step < recipe.steps:
+        shared.prepare(*source.batch(recipe.seed, state.step, recipe.batch, recipe.length), optimizer)
+    watch = Watch(folder, run, state, progress, checkpoint_every, device, ranks)
     clock = Clock(state.spent, device)
     if state.step == 0:
         state.metrics = learned(model, 0)
@@ -98,18 +106,14 @@ def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None
             group["lr"] = learning_rate(state.step, recipe) * group["multiplier"]
         inputs, targets = source.batch(recipe.seed, state.step, recipe.batch, recipe.length)
         clock.lap("data")
-        with autocast(recipe, device):
-            loss = model.loss(inputs.to(device), targets.to(device))
-        clock.lap("forward")
-        loss.backward()
-        clock.lap("backward")
+        loss, due = ranks.sum(shared.gradients(inputs, targets, clock), watch.due(), device=device)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        watch.check(loss.item(), norm.item())
+        watch.check(loss, norm.item())
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         clock.lap("optimizer")
         state.step += 1
-        state.losses.append(loss.item())
+        state.losses.append(loss)
         state.step_seconds += time.perf_counter() - begin
 
         last = state.step == recipe.steps
@@ -119,15 +123,13 @@ def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None
             state.losses = []
         if last or (recipe.eval_every and state.step % recipe.eval_every == 0):
             clock.start()
-            state.metrics += light_evaluation(model, run, heldout, state.step, device)
+            state.metrics += ranks.of_first(lambda: light_evaluation(model, run, heldout, state.step, device))
             clock.lap("evaluation")
         clock.read()
-        watch.step(loss.item(), model, optimizer)
+        watch.step(loss)
+        if due and not last:
+            ranks.of_first(lambda: watch.save(model, optimizer))
     return model, state
-
-
-def autocast(recipe: TrainConfig, device: str) -> torch.autocast:
-    return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=recipe.precision == "bf16")
 
 
 def learned(model: Transformer, step: int) -> list[Metric]:
@@ -174,9 +176,9 @@ def scored(model: Transformer, tokens: torch.Tensor, targets: torch.Tensor, text
     return {"target_nll": losses, "accuracy": F.linear(hidden, model.embedding.weight).argmax(-1) == aim}
 
 
-def resume(folder: Path, run: RunConfig, model: Transformer, optimizer: torch.optim.Optimizer) -> State:
+def resume(folder: Path, run: RunConfig, model: Transformer, optimizer: torch.optim.Optimizer, ranks: Ranks) -> State:
     """Weights, optimiser and state of the checkpoint in `folder`; a new state without one."""
-    saved = load_checkpoint(folder, run)
+    saved = ranks.of_first(lambda: load_checkpoint(folder, run))
     if saved is None:
         return State()
     model.load_state_dict(saved["model"])
@@ -190,12 +192,18 @@ class Watch:
     """The clock beside the loop: time, memory, progress, checkpoints, and the end of a run that diverges."""
 
     def __init__(self, folder: Path, run: RunConfig, state: State, progress: Progress | None, checkpoint_every: float,
-                 device: str) -> None:
+                 device: str, ranks: Ranks) -> None:
         self.folder, self.run, self.state, self.progress, self.every = folder, run, state, progress, checkpoint_every
         self.begin = self.reported = self.saved = time.perf_counter()
         self.earlier, self.first, self.cost = state.seconds, state.step, 0.0
         self.memory, self.earlier_peak = PeakMemory(device), state.peak_memory_mib
         self.good = f"step {state.step}" if state.step else ""
+        self.writes = ranks.first
+
+    def due(self) -> float:
+        """1 if a checkpoint is to follow this step, else 0; the first process decides."""
+        gone = time.perf_counter() - self.saved
+        return float(self.writes and gone >= max(self.every, self.cost / CHECKPOINT_SHARE))
 
     def check(self, loss: float, norm: float) -> None:
         """Before the weights change: a loss or a gradient that is not finite ends the run."""
@@ -207,20 +215,22 @@ class Watch:
                          f"{self.state.step} of {self.run.train.steps}: {what}; lower lr = {self.run.train.lr:g} or raise "
                          f"warmup = {self.run.train.warmup}; {kept}")
 
-    def step(self, loss: float, model: Transformer, optimizer: torch.optim.Optimizer) -> None:
-        """After a step and its records: bring the clocks up to date, report, and write a checkpoint when one is due."""
+    def step(self, loss: float) -> None:
+        """After a step and its records: bring the clocks up to date, and report."""
         now, state = time.perf_counter(), self.state
         state.seconds = self.earlier + now - self.begin
         state.peak_memory_mib = max(self.earlier_peak, self.memory.mib())
-        last = state.step == self.run.train.steps
-        if self.progress and (last or now - self.reported >= PROGRESS_SECONDS):
+        if self.progress and (state.step == self.run.train.steps or now - self.reported >= PROGRESS_SECONDS):
             self.reported = now
             self.progress(self.report(loss, now))
-        if not last and now - self.saved >= max(self.every, self.cost / CHECKPOINT_SHARE):
-            save_checkpoint(self.folder, self.run, {"model": model.state_dict(), "optimizer": optimizer.state_dict(),
-                                                    "state": dataclasses.asdict(state)})
-            self.good, self.saved = f"step {state.step}", time.perf_counter()
-            self.cost = self.saved - now
+
+    def save(self, model: Transformer, optimizer: torch.optim.Optimizer) -> None:
+        """The newest checkpoint: nothing in it depends on how many processes train, nor on what they train on."""
+        before = time.perf_counter()
+        save_checkpoint(self.folder, self.run, {"model": model.state_dict(), "optimizer": optimizer.state_dict(),
+                                                "state": dataclasses.asdict(self.state)})
+        self.good, self.saved = f"step {self.state.step}", time.perf_counter()
+        self.cost = self.saved - before
 
     def report(self, loss: float, now: float) -> dict[str, Any]:
         done, recipe = self.state.step - self.first, self.run.train

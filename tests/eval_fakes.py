@@ -77,6 +77,9 @@ class FakeCorpus:
     def tokenizer(self):
         return self._tokenizer
 
+    def evaluation(self, task):
+        return None
+
 
 CORPUS = FakeCorpus()
 

@@ -14,7 +14,7 @@ from lib.errors import SuiteError
 class Positions:
     """A corpus whose token at position p of domain k is 10_000 * k + p."""
     vocab = 40_000
-    domains = ("a", "b", "c")
+    domains, apart = ("a", "b", "c"), ()
     lengths = {"a": 700, "b": 41, "c": 9000}
 
     def tokens(self, split: str, domain: str) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from lib import paths, profiles
@@ -40,6 +42,13 @@ def test_when_the_file_is_right_then_the_profile_has_its_values(read):
     assert dict(profile.mixture) == {"docs": 0.75, "code": 0.25}
 
 
+@pytest.mark.parametrize("cores, gib, workers", [(1, 64, 1), (4, 64, 4), (32, 64, 8), (8, 7, 3), (4, 1, 1)])
+def test_when_workers_are_left_out_then_every_core_has_one_if_memory_allows(read, monkeypatch, cores, gib, workers):
+    monkeypatch.setattr("lib.machine.cores", lambda: cores)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=gib * 2 ** 30))
+    assert read("workers: 1\n").workers == workers
+
+
 def test_when_a_notebook_is_asked_for_then_its_parameters_are_the_files_and_the_experiments(read):
     parameters = read().parameters("01_window_sweep")
     assert parameters.profile == "tiny" and parameters.windows == (4, 6)
@@ -50,6 +59,25 @@ def test_when_a_persons_own_text_is_used_then_the_offline_mixture_does_not_apply
     profile = read(corpus=str(tmp_path))
     assert profile.mixture == () and profile.corpus.folder == str(tmp_path)
     assert profile.parameters("01_window_sweep").corpus == str(tmp_path)
+
+
+HUB = "hub: [math, wikipedia], apart: [enwik8], tokenizer: owner/name}"
+
+
+def test_when_the_text_is_of_the_hub_then_the_corpus_has_its_domains_and_tokeniser_and_a_folder_replaces_all_three(read):
+    old = "heldout_tokens: 2000}\n"
+    mixed = GOOD.replace("{docs: 0.75, code: 0.25}", "{math: 0.75, wikipedia: 0.25}")
+    assert old in mixed
+
+    def with_hub(corpus=""):
+        path = read().file
+        path.write_text(mixed.replace(old, f"heldout_tokens: 2000, {HUB}\n"))
+        return profiles.read(path, corpus)
+    profile = with_hub()
+    assert (profile.corpus.hub, profile.corpus.apart, profile.corpus.tokenizer) == (
+        ("math", "wikipedia"), ("enwik8",), "owner/name")
+    folder = with_hub("/own")
+    assert (folder.corpus.hub, folder.corpus.apart, folder.corpus.tokenizer, folder.mixture) == ((), (), "", ())
 
 
 def test_when_precision_is_auto_then_it_is_what_the_device_has(read, monkeypatch):
@@ -78,6 +106,10 @@ def test_when_precision_is_auto_then_it_is_what_the_device_has(read, monkeypatch
     ("{windows: [4, 6]}", "[4, 6]", ["01_window_sweep = [4, 6]", "mapping"]),
     ("description: for tests", "description: [", ["tiny.yaml", "not YAML"]),
     ("vocab: 300", "vocab: 20", ["tiny.yaml", "vocab = 20"]),
+    ("heldout_tokens: 2000", "heldout_tokens: 2000, hub: [maths]", ["unknown domain of the mixture", "known: maths"]),
+    ("heldout_tokens: 2000", "heldout_tokens: 2000, hub: math", ["hub = 'math'", "list[str]"]),
+    ("heldout_tokens: 2000", "heldout_tokens: 2000, tokenizer: a/b", ["hub = ()", "apart"]),
+    ("heldout_tokens: 2000", "heldout_tokens: 2000, tokeniser: a/b", ["unknown key 'tokeniser'", "did you mean 'tokenizer'"]),
 ])
 def test_when_something_is_wrong_then_the_error_names_file_key_and_remedy(read, old, new, words):
     with pytest.raises(SuiteError) as error:

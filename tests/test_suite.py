@@ -363,4 +363,5 @@ def test_when_shown_in_jupyter_then_one_output_is_updated_and_ends_as_one_line(m
 
 
 def test_when_a_duration_is_shown_then_it_has_a_fitting_unit():
-    assert [progress.duration(s) for s in (5, 89, 600, 5700, 500_000)] == ["5 s", "89 s", "10 min", "1 h 35 min", "6 days"]
+    assert [progress.duration(s) for s in (5, 89, 600, 5700, 500_000, 6e10)] == [
+        "5 s", "89 s", "10 min", "1 h 35 min", "6 days", "1,901 years"]

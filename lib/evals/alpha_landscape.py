@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lib.data import heldout_windows
+from lib.data import domains_of, heldout_windows
 from lib.errors import SuiteError, require
 from lib.evals.base import EvalResult, Evaluator, Metric
 from lib.evals.scoring import need, running, token_nll
@@ -40,7 +40,7 @@ class AlphaLandscape(Evaluator):
             raise SuiteError(f"evaluation {self.name} needs a pattern with an alpha a layer; {run.pattern.name!r} has none")
         corpus = need(corpus, self.name, run)
         T = run.train.length
-        windows = [heldout_windows(corpus, domain, T, max(self.tokens, T)) for domain in corpus.domains]
+        windows = [heldout_windows(corpus, domain, T, max(self.tokens, T)) for domain in domains_of(run.data, corpus)]
 
         def losses() -> np.ndarray:
             """Mean loss of every window, the domains one after the other."""

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from data_prep.tokenizer import end_of
 from lib.config import RunConfig
-from lib.data import Corpus, heldout_windows
+from lib.data import Corpus, domains_of, heldout_windows
 from lib.errors import one_of, require
 from lib.evals.base import EvalResult, Evaluator, Metric
 from lib.evals.scoring import need, running, token_nll
 from lib.evals.zero_shot import minimal_pairs, passages, prompts
 from lib.evals.zero_shot.items import Item, answer, grade, requests
+from lib.evals.zero_shot.names import called
 
 if TYPE_CHECKING:
     import torch
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from lib.model import Transformer
 
 TASKS = ("variable_tracking", "lego", "mqar", "lambada", "cloze", "blimp", "in_context")
+OF_FOLDER = {"blimp": minimal_pairs.from_folder, "lambada": passages.lambada, "cloze": passages.facts}
 SYNTHETIC = {"variable_tracking": prompts.variable_tracking, "lego": prompts.lego, "mqar": prompts.mqar}
-END = 0             # ends every document (`lib.data.Corpus.tokens`): what a sentence without a context follows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +37,14 @@ class Battery(Evaluator):
 
     variable_tracking, lego, mqar   text prompts, answer among the values of the prompt
     lambada                         last word, right when greedy decoding says it; from held-out stories, or LAMBADA's files
-    cloze                           name or number that a held-out passage has given before, among others of its kind
-    blimp                           minimal pairs, of a folder of BLiMP or made from templates
+    cloze                           name or number that a held-out passage has given before, among others of its kind; of
+                                    the hub: the object of a fact (`factual_cloze`), right when greedy decoding says it
+    blimp                           minimal pairs, of BLiMP or made from templates
     in_context                      loss late in the context minus loss early (negative: context helps)
 
     Measures, split = task and `task/subgroup`: `accuracy`, `chance`, `count`, and, but for minimal pairs, `target_nll` (nats
-    an answer). Without their folders the splits are `lambada-offline` and `blimp-offline`. in_context: `in_context_score`,
+    an answer). Their texts are of a folder, or of the corpus where it has them from the hub; without, the splits are
+    `lambada-offline` and `blimp-offline`. in_context: `in_context_score`,
     `nll_early`, `nll_late` and `count` (windows). Arrays: `correct.<task>` and `target_nll.<task>` by item; `in_context` by
     window.
     """
@@ -79,33 +83,34 @@ class Battery(Evaluator):
         """What tables call the task, and its items for a model of `limit` tokens."""
         if task in SYNTHETIC:
             return task, SYNTHETIC[task](self.count, self.seed)
-        tokenizer = corpus.tokenizer()
+        name, folder = called(task, corpus), {"blimp": self.blimp_folder, "lambada": self.lambada_folder}.get(task, "")
+        own = Path(folder) if folder else corpus.evaluation(task)
+        if own is not None:
+            return task if folder else name, OF_FOLDER[task](own, self.count)
         if task == "blimp":
-            if self.blimp_folder:
-                return task, minimal_pairs.from_folder(Path(self.blimp_folder), self.count)
-            return "blimp-offline", minimal_pairs.offline(self.count, self.seed)
+            return name, minimal_pairs.offline(self.count, self.seed)
+        tokenizer = corpus.tokenizer()
         if task == "lambada":
-            if self.lambada_folder:
-                return task, passages.lambada(Path(self.lambada_folder), self.count)
-            return "lambada-offline", passages.last_words(corpus, tokenizer, self.count, limit)
-        return task, passages.cloze(corpus, tokenizer, self.count, limit, self.seed)
+            return name, passages.last_words(corpus, tokenizer, self.count, limit)
+        return name, passages.cloze(corpus, tokenizer, self.count, limit, self.seed)
 
     def asked(self, task: str, model: Transformer, run: RunConfig, corpus: Corpus, device: torch.device) -> EvalResult:
         limit, tokenizer = run.train.length, corpus.tokenizer()
-        called, items = self.items(task, corpus, limit)
-        made = [request for item in items for request in requests(tokenizer, item, END, limit)]
+        end = end_of(tokenizer)             # ends every document: what a sentence without a context follows
+        name, items = self.items(task, corpus, limit)
+        made = [request for item in items for request in requests(tokenizer, item, end, limit)]
         correct, nll = grade(items, *answer(model, made, limit, device))
         chance = np.array([item.chance for item in items])
         groups = np.array([item.split for item in items])
-        rows = {called: np.ones(len(items), bool),
-                **{f"{called}/{group}": groups == group for group in sorted(set(groups)) if group}}
+        rows = {name: np.ones(len(items), bool),
+                **{f"{name}/{group}": groups == group for group in sorted(set(groups)) if group}}
         metrics = []
         for split, own in rows.items():
             measured = {"accuracy": correct[own].mean(), "chance": chance[own].mean(), "count": own.sum()}
             if task != "blimp":             # how likely a sentence is says nothing of grammar; only the comparison does
                 measured["target_nll"] = nll[own].mean()
             metrics += [Metric(measure, float(value), split) for measure, value in measured.items()]
-        return EvalResult(metrics, {f"correct.{called}": correct, f"target_nll.{called}": nll})
+        return EvalResult(metrics, {f"correct.{name}": correct, f"target_nll.{name}": nll})
 
     def in_context(self, model: Transformer, run: RunConfig, corpus: Corpus, device: torch.device) -> EvalResult:
         """In-context learning score of arxiv.org/abs/2209.11895 (Olsson et al.): there token 500 minus token 50.
@@ -114,9 +119,10 @@ class Battery(Evaluator):
         """
         T = run.train.length
         require(T >= 16, "train.length", T, "at least 16 tokens for the battery task in_context")
-        each = max(1, self.count // len(corpus.domains))
+        domains = domains_of(run.data, corpus)
+        each = max(1, self.count // len(domains))
         metrics, gaps, losses = [], [], []
-        for domain in corpus.domains:
+        for domain in domains:
             nll = token_nll(model, *heldout_windows(corpus, domain, T, each * T), device)            # (N, T)
             early, late = nll[:, T // 16:T // 8].mean(axis=1), nll[:, T - T // 8:].mean(axis=1)
             gaps.append(late - early)

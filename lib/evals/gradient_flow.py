@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from lib.config import RunConfig
-from lib.data import Corpus, heldout_windows
+from lib.data import Corpus, domains_of, heldout_windows
 from lib.errors import SuiteError, require
 from lib.evals.base import EvalResult, Evaluator, Metric
 from lib.evals.scoring import need
@@ -70,8 +70,9 @@ class GradientFlow(Evaluator):
         if run.data.source != "text":
             return task(run.data.source, **dict(run.data.parameters)).batch(HELD_OUT, 0, self.windows, T)
         corpus = need(corpus, self.name, run)
-        each = math.ceil(self.windows / len(corpus.domains))
-        parts = [list(zip(*heldout_windows(corpus, domain, T, each * T), strict=True)) for domain in corpus.domains]
+        domains = domains_of(run.data, corpus)
+        each = math.ceil(self.windows / len(domains))
+        parts = [list(zip(*heldout_windows(corpus, domain, T, each * T), strict=True)) for domain in domains]
         # Round robin over the domains, so that any number of windows is spread as evenly as it can be.
         order = [part[w] for w in range(each) for part in parts if w < len(part)][:self.windows]
         inputs, targets = (torch.stack(kind) for kind in zip(*order, strict=True))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.config import RunConfig
-from lib.data import heldout_windows
+from lib.data import domains_of, heldout_windows
 from lib.errors import one_of, require
 from lib.evals.base import EvalResult, Evaluator, Metric
 from lib.evals.scoring import need, position_bins, running, token_nll
@@ -55,7 +55,7 @@ class Perplexity(Evaluator):
         for length in self.lengths or (run.train.length,):
             edges = position_bins(length)
             arrays[f"edges.{length}"] = edges
-            for domain in corpus.domains:
+            for domain in domains_of(run.data, corpus):
                 inputs, targets = heldout_windows(corpus, domain, length, self.tokens)
                 with running(run, device):
                     nll = token_nll(model, inputs, targets, device, **how)                           # (N, T)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.data import heldout_windows
+from lib.data import domains_of, heldout_windows
 from lib.errors import require
 from lib.evals.base import EvalResult, Evaluator, Metric
 from lib.evals.scoring import need, running, token_nll
@@ -45,7 +45,7 @@ class Recurrence(Evaluator):
     def measure(self, model, run, corpus, device):
         corpus, length = need(corpus, self.name, run), run.train.length
         metrics, arrays = [], {}
-        for domain in corpus.domains:
+        for domain in domains_of(run.data, corpus):
             inputs, targets = heldout_windows(corpus, domain, length, self.tokens)
             with running(run, device):
                 nll = token_nll(model, inputs, targets, device)                                      # (N, T)

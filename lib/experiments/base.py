@@ -88,12 +88,15 @@ COLUMNS: dict[str, str] = {
 def tidy(experiment: str, jobs: Sequence[Job], database: Database) -> pd.DataFrame:
     """One row a metric of each job, described by its labels and its run; sorted, so that two executions agree."""
     from lib.patterns import build
-    frames = []
+    frames, counted = [], {}
     for job in jobs:
         run = job.run
-        pattern = build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
-        pairs = pattern.pairs(run.train.length)
-        described = {"experiment": experiment, "pattern": run.pattern.name, "family": pattern.family, "seed": run.train.seed,
+        asked = run.pattern, run.model.layers, run.model.heads, run.train.length
+        if asked not in counted:                             # drawn graphs take seconds, and seeds share them
+            pattern = build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
+            counted[asked] = pattern.family, pattern.pairs(run.train.length)
+        family, pairs = counted[asked]
+        described = {"experiment": experiment, "pattern": run.pattern.name, "family": family, "seed": run.train.seed,
                      "train_length": run.train.length, "train_tokens": run.train.tokens, "pairs": pairs,
                      "keys_per_query": pairs / (run.model.layers * run.train.length), **dict(job.labels)}
         frames.append(database.metrics(job).assign(**described))

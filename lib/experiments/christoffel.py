@@ -19,6 +19,7 @@ class Parameters(base.Parameters):
     layers: int = 0                       # depth; 0: the profile's
     width: int = 0                        # d_model; 0: the profile's
     length: int = 0                       # tokens of a training window; 0: the profile's
+    domains: tuple[str, ...] = ()         # text, trained and evaluated on; empty: the profile's mixture
     tasks: tuple[str, ...] = ("copying",) # synthetic tasks trained directly: copying, retrieval; empty: none
     task_masks: tuple[str, ...] = ("dense", "word", "local", "random_offsets")     # dense, word (the last), words, controls
     task_windows: tuple[int, ...] = (0,)  # distances 0 to W beside the words of the tasks
@@ -33,7 +34,7 @@ class Christoffel(base.Experiment):
     Parameters = Parameters
 
     def plan(self, parameters, profile):
-        recipe = Recipe(parameters, profile, parameters.layers, parameters.width, parameters.length)
+        recipe = Recipe(parameters, profile, parameters.layers, parameters.width, parameters.length, parameters.domains)
         measures = (*recipe.perplexity(), Evaluation.of("gradient_flow", far=recipe.length // 4),
                     Evaluation.of("attention_memory"))
         jobs = dense_jobs(recipe, *measures)

@@ -24,6 +24,7 @@ SCHEDULES = {"fixed": "fixed", "linear": "linear ramp", "coprime": "coprime ramp
              "blurred": "learned with a blur", "blurred_ramp": "learned with a blur from the ramp"}
 CONTROLS = {"local": "Local window", "random_offsets": "Random offsets", "random_keys": "Random keys",
             "strided": "Fixed stride"}
+OFFLINE = ("docs", "code", "stories", "math")       # domains of the offline corpus
 
 
 def spec_of(pattern: Pattern) -> PatternSpec:
@@ -35,12 +36,14 @@ def spec_of(pattern: Pattern) -> PatternSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Model, training and data of one notebook at one profile, or at its own depth, width or length (0: the profile's)."""
+    """Model, training and data of one notebook at one profile, or at its own depth, width or length (0: the profile's), or
+    text."""
     parameters: Parameters
     profile: Profile
     layers: int = 0
     width: int = 0
     tokens_a_window: int = 0
+    domains: Sequence[str] = ()     # trained and evaluated on these alone; empty: the profile's mixture
 
     @property
     def length(self) -> int:
@@ -60,8 +63,14 @@ class Recipe:
 
     @property
     def data(self) -> DataConfig:
-        """The profile's mixture; a person's own folder has domains of its own, weighted alike."""
-        if self.parameters.corpus or not self.profile.mixture:
+        """The profile's mixture, or `domains`; a person's own folder has domains of its own, weighted alike."""
+        if self.parameters.corpus:
+            return DataConfig.of("text")
+        if self.domains:
+            for domain in self.domains:
+                one_of(domain, self.profile.corpus.domains or OFFLINE, "domain of the corpus")
+            return DataConfig.of("text", domains=tuple(self.domains))
+        if not self.profile.mixture:
             return DataConfig.of("text")
         return DataConfig.of("text", mixture=tuple(sorted(dict(self.profile.mixture).items())))
 

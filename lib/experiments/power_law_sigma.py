@@ -21,6 +21,7 @@ class Parameters(base.Parameters):
     radius: int = 8                       # local window: distances 0 to radius
     controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of each budget
     layers: int = 0                       # depth; 0: the profile's
+    domains: tuple[str, ...] = ()         # text, trained and evaluated on; empty: the profile's mixture
     far: int = 0                          # gradient flow between tokens at least this far apart; 0: a quarter of T
 
 
@@ -31,7 +32,7 @@ class PowerLawSigma(base.Experiment):
     Parameters = Parameters
 
     def plan(self, parameters, profile):
-        recipe = Recipe(parameters, profile, parameters.layers)
+        recipe = Recipe(parameters, profile, parameters.layers, domains=parameters.domains)
         far = parameters.far or recipe.length // 4
         measures = (*recipe.perplexity(), Evaluation.of("gradient_flow", far=far), Evaluation.of("attention_memory"))
         jobs = dense_jobs(recipe, *measures)

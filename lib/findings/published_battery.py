@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FIXED, RAMP = "Fibonacci, fixed", "Fibonacci, linear ramp"
 # Published task and metric, and the task of ours that asks for the like; the offline ones are made from our own text.
 ALIKE = {("blimp", "accuracy"): ("blimp", "blimp-offline"), ("lambada", "top1_acc"): ("lambada", "lambada-offline"),
-         ("factual_cloze", "top1_acc"): ("cloze",), ("assoc_recall", "exact_acc"): ("mqar",),
+         ("factual_cloze", "top1_acc"): ("factual_cloze", "cloze"), ("assoc_recall", "exact_acc"): ("mqar",),
          ("lego", "acc_overall"): ("lego",), ("ruler_vt", "acc_overall"): ("variable_tracking",)}
 
 

@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.part:
         run_part(given.part, given.rows, tiny)
         return 0
-    out = given.out or paths.outputs() / "gpu" / "gpu-check.json"
+    out = given.out or paths.gpu_check()
     rows: list[Row] = []
     report = {"fields": FIELDS, "machine": machine(), "parts": {}, "rows": rows}
     print("gpu-check:", ", ".join(f"{name} {value}" for name, value in report["machine"].items()))

@@ -52,11 +52,32 @@ class Text:
 
     @property
     def source(self) -> str:
-        return "The offline corpus" if self.manifest["source"] == "offline" else "Your own text"
+        return {"offline": "The offline corpus", "folder": "Your own text",
+                "hub": "Text of the Hugging Face hub"}[self.manifest["source"]]
 
     @property
-    def domains(self) -> dict[str, dict[str, dict[str, int]]]:
-        """documents, tokens and bytes by domain and split; under `removed`, how many copies were left out."""
+    def pieces(self) -> str:
+        """What the tokeniser's pieces are."""
+        named = self.manifest["config"].get("tokenizer")
+        return f"pieces of {named}" if named else "byte-level pieces"
+
+    @property
+    def origins(self) -> list[str]:
+        """Of text from the hub: data sets of every domain and of the battery's tasks, with configuration, commit, licence."""
+        read = [(name, own) for name, domain in self.domains.items() for own in domain.get("sources", ())]
+        evaluations = self.manifest.get("evaluations", {})
+        asked = [(f"{task}, {own['items']:,} items", own) for task, own in evaluations.items()]
+
+        def line(what: str, own: dict[str, Any]) -> str:
+            commit = "a copy on this machine" if own["revision"] == "copy" else f"commit {own['revision'][:12]}"
+            where = ", ".join(filter(None, (own["config"], own["split"])))
+            return f"{what}: {own['dataset']} ({where}), {commit}, {own['licence']}"
+        return [line(*one) for one in read + asked]
+
+    @property
+    def domains(self) -> dict[str, dict[str, Any]]:
+        """documents, tokens and bytes by domain and split; under `removed`, how many copies were left out; of hub text under
+        `sources` where it is from."""
         return self.manifest["domains"]
 
     def tokens(self, split: str) -> int:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from lib import plots
 from lib.report.chart import PHONE, Chart, uri
-from lib.report.summary import settings
+from lib.report.summary import settings, whole_windows
 from lib.statistics import LEVEL
 
 NOTEBOOK = "08_all_patterns"
@@ -63,8 +63,7 @@ class Overview:
 
 def overview(table: pd.DataFrame) -> Overview | None:
     """From the tidy tables (`summary.read_tables`); None where the notebook's rows are not among them."""
-    rows = table[(table["experiment"] == NOTEBOOK) & (table["measure"] == "perplexity") & (table["variant"] == "")
-                 & (table["split"] != "") & table[["position", "layer", "step"]].isna().all(axis=1)]
+    rows = table[(table["experiment"] == NOTEBOOK) & whole_windows(table)]
     if rows.empty:
         return None
     rows = rows.assign(loss=np.log(rows["value"]), length=rows["length"].fillna(rows["train_length"]), name=_names(rows))

@@ -78,7 +78,9 @@ def write(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") 
 def page(profile: str, status: Mapping[str, NotebookStatus], corpus: str, table: pd.DataFrame,
          judgements: Sequence[Judgement]) -> str:
     """The page's HTML."""
-    shown = {str(run): list(dict.fromkeys(group["experiment"])) for run, group in table.groupby("run") if run}
+    shown: dict[str, list[str]] = {}
+    for run, experiment in table.loc[table["run"] != "", ["run", "experiment"]].drop_duplicates().itertuples(index=False):
+        shown.setdefault(str(run), []).append(experiment)
     runs = facts.runs_of(profile, shown)
     commands = {name: command("notebook", profile, corpus, NAME=name) for name in status}
     entries = [_entry(profile, name, own, commands[name], set(shown), list(status)) for name, own in status.items()]

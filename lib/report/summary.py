@@ -16,6 +16,8 @@ from lib.experiments.base import COLUMNS
 _NUMBERS = ("seed", "train_length", "train_tokens", "parameters", "pairs", "keys_per_query", "length", "position", "layer",
             "step", "value", "run_seconds", "run_tokens_per_s", "run_peak_memory_mib")
 _LABELS = ["series", "role", "pattern", "family", "base", "schedule", "window", "setting"]
+_SHOWN = ["experiment", "run", "series", "window", "setting"]        # a row of each is enough to list it
+ROWS = 100_000          # of a table that are read at a time
 _RECIPE = ["train_length", "train_tokens"]
 
 
@@ -42,8 +44,10 @@ class Series:
 
 
 def read_tables(folder: Path, notebooks: Iterable[str]) -> pd.DataFrame:
-    """The tidy tables of `notebooks` below one another, in their order; a notebook without a table adds nothing.
+    """What the page needs of the tidy tables of `notebooks`, in their order: every perplexity of a whole window after
+    training, and of each run of a series its first row. A notebook without a table adds nothing.
 
+    So a page of thousands of runs needs no memory for their millions of other rows, which are read in parts.
     Raises `SuiteError` if a file lacks a column or holds text where a number belongs.
     """
     frames = [_read(path) for name in notebooks if (path := folder / f"{name}.csv").exists()]
@@ -51,21 +55,37 @@ def read_tables(folder: Path, notebooks: Iterable[str]) -> pd.DataFrame:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)     # a fingerprint such as 12e4567... is no number
+    try:
+        # A fingerprint such as 12e4567... is no number.
+        with pd.read_csv(path, dtype=str, keep_default_na=False, chunksize=ROWS) as parts:
+            return _kept(pd.concat([_kept(_with_numbers(part, path)) for part in parts], ignore_index=True)).reset_index(drop=True)
+    except SuiteError:
+        raise
+    except ValueError as error:
+        raise SuiteError(f"{path}: {str(error).strip()}; delete the file and run the report again") from error
+
+
+def _with_numbers(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     missing = [column for column in COLUMNS if column not in table.columns]
     if missing:
         raise SuiteError(f"{path}: no column {', '.join(missing)}; delete the file and run the report again")
-    try:
-        return table.assign(**{name: pd.to_numeric(table[name].replace("", np.nan)) for name in _NUMBERS})
-    except ValueError as error:
-        raise SuiteError(f"{path}: {error}; delete the file and run the report again") from error
+    return table.assign(**{name: pd.to_numeric(table[name].replace("", np.nan)) for name in _NUMBERS})
+
+
+def _kept(table: pd.DataFrame) -> pd.DataFrame:
+    return table[whole_windows(table) | ~table.duplicated(_SHOWN)]
+
+
+def whole_windows(table: pd.DataFrame) -> pd.Series:
+    """Which rows are perplexities of the unchanged model after the last step, at any length."""
+    whole = table[["position", "layer", "step"]].isna().all(axis=1)
+    return (table["measure"] == "perplexity") & whole & (table["variant"] == "") & (table["split"] != "")
 
 
 def perplexities(table: pd.DataFrame) -> pd.DataFrame:
     """One row a run and domain: perplexity of the unchanged model at its training length, after the last step."""
-    plain = table["position"].isna() & table["layer"].isna() & table["step"].isna() & (table["variant"] == "")
     at_length = table["length"].isna() | (table["length"] == table["train_length"])
-    rows = table[(table["measure"] == "perplexity") & plain & at_length & (table["split"] != "")]
+    rows = table[whole_windows(table) & at_length]
     return rows.drop_duplicates(["run", "split"])           # an experiment that shares the run tells the same number
 
 
@@ -76,8 +96,10 @@ def series_of(table: pd.DataFrame) -> list[Series]:
         return []
     labels = rows.drop_duplicates("run").set_index("run")[_LABELS]
     rows = rows.drop(columns=_LABELS).join(labels, on="run")
+    rows = rows.join(rows.groupby("run")["split"].agg(lambda own: " ".join(sorted(own))).rename("text"), on="run")
     notebooks = table.groupby("run")["experiment"].unique()
-    found = [_series(group, notebooks) for _, group in rows.groupby([*_LABELS, *_RECIPE, "parameters", "pairs"], sort=False)]
+    alike = [*_LABELS, *_RECIPE, "parameters", "pairs", "text"]
+    found = [_series(group, notebooks) for _, group in rows.groupby(alike, sort=False)]
     return sorted(found, key=lambda s: (s.train_length, s.train_tokens, s.mean, s.name))
 
 
@@ -85,7 +107,7 @@ def _series(group: pd.DataFrame, notebooks: pd.Series) -> Series:
     first = group.iloc[0]
     runs = group.drop_duplicates("run").sort_values("seed", kind="stable")
     loss = np.log(group.set_index(["run", "split"])["value"])
-    by_run = [float(np.exp(loss.loc[run].mean())) for run in runs["run"]]
+    by_run = np.exp(loss.groupby(level="run").mean()).reindex(runs["run"]).tolist()
     by_domain = np.exp(loss.groupby(level="split").mean())
     return Series(
         name=first["series"] or first["pattern"], role=first["role"], family=first["family"], pattern=first["pattern"],
@@ -117,12 +139,13 @@ def without_perplexity(table: pd.DataFrame) -> int:
 
 
 def recipes(series: Sequence[Series]) -> list[list[Series]]:
-    """Series that may be compared: the same training length and tokens, and a model of the same size within 2 %."""
+    """Series that may be compared: the same text, training length and tokens, and a model of the same size within 2 %."""
     groups: list[list[Series]] = []
     for one in series:
         for group in groups:
             like = group[0]
             if (one.train_length, one.train_tokens) == (like.train_length, like.train_tokens) \
+                    and set(one.perplexity) == set(like.perplexity) \
                     and abs(one.parameters - like.parameters) <= 0.02 * like.parameters:
                 group.append(one)
                 break

@@ -9,6 +9,7 @@ import numpy as np
 from lib.claims.evidence import Evidence, Found, Model, NotTested, Part, paired, pattern_of
 from lib.claims.measures import measure
 from lib.claims.measures.losses import every, over_seeds, pairs, recommended
+from lib.evals.zero_shot.names import called
 from lib.experiments.base import Job
 from lib.patterns.learned import alpha_of
 from lib.statistics import Interval, accuracy, accuracy_difference, bootstrap_mean, paired_difference
@@ -193,12 +194,9 @@ def probe_models(evidence: Evidence, series: str) -> list[Model]:
     return [m for m in found if m.jobs[0].run.train.theta_lr == lowest]
 
 
-CALLED = {"lambada": "lambada-offline", "blimp": "blimp-offline"}      # what the battery calls them without their folders
-
-
 def asked(evidence: Evidence, tasks: Sequence[str]) -> list[str]:
     """The tasks that the profile asks, by the names of the tables."""
-    found = [CALLED.get(task, task) for task in tasks if task in evidence.parameters.tasks]
+    found = [called(task, evidence.database.corpus) for task in tasks if task in evidence.parameters.tasks]
     if not found:
         raise NotTested(f"profile {evidence.profile.name} asks none of {', '.join(tasks)}")
     return found

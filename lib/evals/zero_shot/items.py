@@ -47,12 +47,18 @@ def encode(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
+def continued(tokenizer: Tokenizer, prompt: str, candidate: str) -> list[int]:
+    """The pieces of `candidate` after `prompt`: a tokeniser may write a word's space otherwise at the beginning of a text."""
+    before, whole = encode(tokenizer, prompt), encode(tokenizer, prompt + candidate)
+    return whole[len(before):] if before and whole[:len(before)] == before else encode(tokenizer, candidate)
+
+
 def requests(tokenizer: Tokenizer, item: Item, start: int, limit: int) -> list[Request]:
     """One request a candidate, of at most `limit` tokens; an empty prompt is the token `start`."""
     prompt = encode(tokenizer, item.prompt) or [start]
     made = []
     for candidate in item.candidates:
-        say = encode(tokenizer, candidate)
+        say = continued(tokenizer, item.prompt, candidate)
         room = limit - len(say) + 1
         if room < 1 or (item.whole and len(prompt) > room):
             raise SuiteError(f"a battery item needs {len(prompt) + len(say) - 1} tokens, the model was trained on {limit}: "

@@ -83,22 +83,40 @@ def said(passage: str, word: str) -> Item:
 
 def lambada(folder: Path, count: int) -> list[Item]:
     """The first `count` passages of LAMBADA's JSON-lines files (field `text`) in order of their names."""
-    files = sorted(folder.glob("*.jsonl"))
-    if not files:
-        raise SuiteError(f"lambada_folder = {str(folder)!r} is not valid: a folder with LAMBADA's .jsonl files")
-    found = [(LAST_OF_TEXT.search(text), text) for file in files for text in texts(file)]
+    found = [(LAST_OF_TEXT.search(text), text) for text, in rows(folder, "lambada", ("text",))]
     items = [said(text[:match.start()], match[1]) for match, text in found if match and WORD.search(text[:match.start()])]
     if not items:
         raise SuiteError(f"lambada_folder = {str(folder)!r} is not valid: no text in it ends with a word after others")
     return items[:count]
 
 
-def texts(file: Path) -> Iterator[str]:
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            yield json.loads(line)["text"].strip()
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SuiteError(f"{file}, line {number}: no JSON object with a text ({error!r})") from error
+def facts(folder: Path, count: int) -> list[Item]:
+    """`count` facts of CounterFact's JSON-lines files, evenly spaced: the prompt's object must be what the model says.
+
+    A guess is one of the objects that the prompt's relation has.
+    """
+    found = list(rows(folder, "cloze", ("relation_id", "prompt", "target_true")))
+    objects: dict[str, set[str]] = {}
+    for relation, _, target in found:
+        objects.setdefault(relation, set()).add(target)
+    return spread([Item(prompt, (" " + target,), 0, 1 / len(objects[relation]), relation)
+                   for relation, prompt, target in found], count)
+
+
+def rows(folder: Path, task: str, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """These fields of every line of the folder's .jsonl files, without white space at their ends."""
+    files = sorted(folder.glob("*.jsonl"))
+    if not files:
+        raise SuiteError(f"{task}_folder = {str(folder)!r} is not valid: a folder with the task's .jsonl files")
+    for file in files:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    row = json.loads(line)
+                    yield tuple(row[name].strip() for name in fields)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise SuiteError(f"{file}, line {number}: no JSON object with {' and '.join(fields)} ({error!r})"
+                                     ) from error
 
 
 def cloze(corpus: Corpus, tokenizer: Tokenizer, count: int, limit: int, seed: int) -> list[Item]:

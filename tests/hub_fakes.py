@@ -1,0 +1,126 @@
+"""A folder with small data sets of the hub's schemas and file names, made up, and another process that builds from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import tokenizers
+from pyarrow import parquet
+
+from data_prep.stories import Story
+from data_prep.words import LEXICON
+from lib import paths
+from lib.data import Corpus, CorpusConfig
+
+WORDS = LEXICON["adj"] + LEXICON["thing"] + LEXICON["trade"] + LEXICON["place"]
+CONFIG = CorpusConfig(vocab=400, train_tokens=12_000, heldout_tokens=2_000, hub=("fineweb_edu", "tinystories", "math"),
+                      apart=("wikitext103",))
+PROGRAM = ("import os, data_prep.journal as journal; journal.EVERY = 0.0; "
+           "import data_prep.hub_build as hub_build; hub_build.CHUNK = 3000; hub_build.SAY_EVERY = 0.0; "
+           "import data_prep.hub_reader as hub_reader; hub_reader.WAIT = 0.02; import datasets; "
+           "datasets.config.STREAMING_READ_RETRY_INTERVAL = datasets.config.STREAMING_OPEN_RETRY_INTERVAL = 0.02; "
+           "datasets.config.STREAMING_READ_MAX_RETRIES = 2; "
+           "from hub_fakes import CONFIG; from data_prep.build import corpus; "
+           "corpus(CONFIG, lambda line: print(line, flush=True))")
+
+
+def start(outputs: Path, **environment: str) -> subprocess.Popen:
+    """Another process that builds CONFIG, a few documents at a time, and prints what it does."""
+    inherited = {name: value for name, value in os.environ.items() if name != "SUITE_HUB"}
+    return subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=paths.ROOT, stdout=subprocess.PIPE, text=True,
+                            env={**inherited, "SUITE_OUTPUTS": str(outputs), **environment,
+                                 "PYTHONPATH": f"{paths.ROOT}{os.pathsep}{Path(__file__).parent}"})
+
+
+def sentences(seed: int, count: int) -> str:
+    rng = np.random.default_rng(seed)
+    return " ".join(" ".join(rng.choice(WORDS, int(rng.integers(5, 15)))).capitalize() + "." for _ in range(count))
+
+
+def write(path: Path, columns: dict[str, list]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".jsonl":
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    else:
+        parquet.write_table(pyarrow.table(columns), path, row_group_size=20)
+
+
+def web(first: int, count: int) -> dict[str, list]:
+    """Columns of FineWeb-Edu."""
+    numbers = range(first, first + count)
+    return {"text": [sentences(n, 6) for n in numbers], "id": [f"<urn:uuid:{n}>" for n in numbers],
+            "dump": ["CC-MAIN-2024-10"] * count, "score": [3.5] * count, "token_count": [90] * count}
+
+
+def articles(first: int, count: int) -> list[str]:
+    """Lines of WikiText: headings of articles and sections, paragraphs, and empty lines."""
+    lines = []
+    for n in range(first, first + count):
+        lines += ["", f" = Article {n} = \n", "", " " + sentences(1000 + n, 4) + " \n", " = = History = = \n", "",
+                  " " + sentences(2000 + n, 3) + " \n"]
+    return lines
+
+
+def problems(count: int, solution: str, each: int = 1) -> dict[str, list]:
+    return {"problem": [f"What is {n} and {n + 1}, and then {7 * n}?" for n in range(count) for _ in range(each)],
+            solution: [f"{sentences(3000 + n, 3)} Way {way} gives {9 * n + 1}." for n in range(count) for way in range(each)]}
+
+
+def make_hub(root: Path) -> Path:
+    write(root / "HuggingFaceFW/fineweb-edu/sample/10BT/000_00000.parquet", web(0, 90))
+    write(root / "HuggingFaceFW/fineweb-edu/sample/10BT/001_00000.parquet", web(80, 90))        # ten rows twice
+    write(root / "HuggingFaceFW/fineweb-edu/data/CC-MAIN-2013-20/train-00000-of-00014.parquet", {"text": ["another sample"]})
+    write(root / "roneneldan/TinyStories/data/train-00000-of-00001.jsonl", {"text": [Story(5, n).text for n in range(60)]})
+    write(root / "roneneldan/TinyStories/data/validation-00000-of-00001.jsonl", {"text": ["of another split"]})
+    write(root / "DigitalLearningGmbH/MATH-lighteval/data/train-00000-of-00001.parquet",
+          {**problems(40, "solution"), "level": ["Level 1"] * 40, "type": ["Algebra"] * 40})
+    write(root / "DigitalLearningGmbH/MATH-lighteval/data/test-00000-of-00001.parquet", problems(1, "solution"))
+    write(root / "nvidia/OpenMathInstruct-2/data/train-00000-of-00001.parquet",
+          {**problems(60, "generated_solution", 4), "expected_answer": ["1"] * 240, "problem_source": ["math"] * 240})
+    write(root / "nvidia/OpenMathInstruct-2/data/train_1M-00000-of-00001.parquet",
+          {"problem": ["of another split"], "generated_solution": ["never read"]})
+    lines = articles(0, 90)
+    for number, part in enumerate((lines[:301], lines[301:])):              # an article goes over the end of a file
+        write(root / f"Salesforce/wikitext/wikitext-103-raw-v1/train-0000{number}-of-00002.parquet", {"text": part})
+    write(root / "Salesforce/wikitext/wikitext-2-raw-v1/train-00000-of-00001.parquet", {"text": ["another configuration"]})
+    write(root / "EleutherAI/lambada_openai/default/test/0000.parquet",
+          {"text": [f"{Story(9, n).text.split('.')[0]} and saw the house" for n in range(12)]})
+    for subset in ("adjunct_island", "wh_island"):
+        write(root / f"nyu-mll/blimp/{subset}/train-00000-of-00001.parquet",
+              {"sentence_good": [f"The dog {n} runs." for n in range(5)],
+               "sentence_bad": [f"The dog {n} run." for n in range(5)], "UID": [subset] * 5})
+    write(root / "NeelNanda/counterfact-tracing/data/train-00000-of-00001.parquet",
+          {"relation_id": ["P36"] * 4 + ["P17"] * 4, "prompt": [f"The capital of land {n} is" for n in range(8)],
+           "target_true": [" Rome", " Oslo", " Rome", " Bern", " one", " two", " one", " two"], "target_false": [" x"] * 8})
+    return root
+
+
+def decoded(corpus: Corpus, split: str, domain: str) -> list[str]:
+    tokens, decode = np.asarray(corpus.tokens(split, domain)), corpus.tokenizer().decode
+    return [decode(part.tolist()) for part in np.split(tokens, corpus.documents(split, domain)[1:])]
+
+
+def pretend_llama(folder: Path) -> Path:
+    """32,000 pieces like Llama-2's: <unk>, <s>, </s>, the bytes, then pieces that begin with a mark for a space."""
+    words = sorted({word for text in web(0, 90)["text"] for word in text.lower().replace(".", "").split()})
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581",
+              *"abcdefghijklmnopqrstuvwxyz.\n", *(f"\u2581{word}" for word in words)]
+    pieces += [f"unused{number}" for number in range(32_000 - len(pieces))]
+    model = tokenizers.models.Unigram([(piece, -1.0 - (len(piece) < 2) * 5) for piece in pieces], unk_id=0, byte_fallback=True)
+    made = tokenizers.Tokenizer(model)
+    made.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.Prepend("\u2581"),
+                                                       tokenizers.normalizers.Replace(" ", "\u2581")])
+    made.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.Replace("\u2581", " "), tokenizers.decoders.ByteFallback(),
+                                                 tokenizers.decoders.Fuse(), tokenizers.decoders.Strip(" ", 1, 0)])
+    made.add_special_tokens(["<unk>", "<s>", "</s>"])
+    made.enable_truncation(16)
+    folder.mkdir(parents=True)
+    made.save(str(folder / "tokenizer.json"))
+    return folder

@@ -1,0 +1,150 @@
+"""One of several processes that train together, as tests/test_ranks.py and tests/test_distributed.py start it.
+
+    python tests/shared_training.py FOLDER      with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: all of SCENARIOS
+    torchrun ... tests/shared_training.py lead  `lib.distributed` on the runs of `JOBS`; KILL=step kills process 1 there
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent)]
+
+import torch  # noqa: E402  (this file is started by its path)
+import torch.distributed as dist  # noqa: E402
+from small_run import RUN, with_recipe  # noqa: E402
+
+from lib import data, distributed, ranks, training  # noqa: E402
+from lib.config import Evaluation, RunConfig  # noqa: E402
+from lib.data import make_source  # noqa: E402
+from lib.engine import Task, label  # noqa: E402
+from lib.errors import SuiteError  # noqa: E402
+from lib.experiments.base import Job  # noqa: E402
+from lib.identity import run_fingerprint  # noqa: E402
+from lib.ops import IGNORED  # noqa: E402
+from lib.ranks import Ranks  # noqa: E402
+from lib.train_run import train_run  # noqa: E402
+
+LONG = with_recipe(steps=40, batch=5)
+JOBS = [Job.of(with_recipe(LONG, seed=seed), Evaluation.of("task", count=8)) for seed in (1, 2)]
+
+
+class Source:
+    """The run's own batches, some targets of which are not scored: more in one window than in another, all in the first
+    two. It notes what was asked for, and stops the training at step `stop`."""
+
+    def __init__(self, run: RunConfig, uneven: bool = False, stop: int | None = None) -> None:
+        self.own = make_source(run.data, None)
+        self.vocab, self.uneven, self.stop = self.own.vocab, uneven, stop
+        self.seen: list[tuple] = []
+
+    def batch(self, seed: int, step: int, size: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if step == self.stop and seed != training.LIGHT_SEED:
+            raise SuiteError("stopped")
+        inputs, targets = self.own.batch(seed, step, size, length)
+        if seed == training.LIGHT_SEED:
+            return inputs, targets
+        self.seen.append((step, inputs.tolist()))
+        if self.uneven:
+            drawn = torch.rand(targets.shape, generator=torch.Generator().manual_seed(step))
+            targets = targets.masked_fill(drawn < torch.linspace(0, 0.9, size)[:, None], IGNORED)
+            targets[:2] = IGNORED
+        return inputs, targets
+
+
+@dataclass(frozen=True)
+class Scenario:
+    run: RunConfig
+    uneven: bool = False
+    at_once: tuple[int, int] = (0, 0)           # rows of a part in each process; 0: as many as fit
+    fits: tuple[int, int] = (100, 100)          # rows for which each process has memory
+    stop: int | None = None
+
+
+SCENARIOS = {
+    "even": Scenario(RUN),
+    "uneven": Scenario(with_recipe(batch=5), uneven=True),
+    "parts": Scenario(with_recipe(batch=7), uneven=True, at_once=(3, 1)),
+    "memory": Scenario(with_recipe(batch=8), fits=(100, 1)),
+    "bf16": Scenario(with_recipe(precision="bf16")),
+    "wild": Scenario(with_recipe(lr=1e30, warmup=0)),
+    "stopped": Scenario(LONG, stop=23),
+    "resumed": Scenario(LONG),              # in a copy of what `stopped` left
+    "handed": Scenario(LONG),               # in the folder of a run that one process has begun
+    "too few": Scenario(with_recipe(batch=1)),
+}
+
+
+def perform(scenario: Scenario, folder: Path, together: Ranks) -> dict:
+    """One training; what this process has seen of it."""
+    source, plain, forward = Source(scenario.run, scenario.uneven, scenario.stop), ranks.rows_at_once, ranks.Loss.forward
+    tried: list[int] = []
+
+    def limited(self, inputs, targets, scored):
+        tried.append(len(inputs))
+        if len(inputs) > scenario.fits[together.rank]:
+            raise torch.OutOfMemoryError("simulated")
+        return forward(self, inputs, targets, scored)
+    if scenario.at_once[together.rank]:
+        ranks.rows_at_once = lambda *_, **__: scenario.at_once[together.rank]
+    else:
+        ranks.rows_at_once = lambda loss, rows, *_, **__: rows
+    ranks.Loss.forward = limited
+    try:
+        result = train_run(scenario.run, source, None, folder, checkpoint_every=0.0, ranks=together)
+        found = {"metrics": [(m.measure, m.step, m.layer, m.value) for m in result.metrics],
+                 "state": {name: x.tolist() for name, x in result.model.state_dict().items()}}
+    except SuiteError as error:
+        found = {"error": str(error)}
+    finally:
+        ranks.rows_at_once, ranks.Loss.forward = plain, forward
+    return found | {"seen": source.seen, "tried": sorted(set(tried))}
+
+
+def all_scenarios(folder: Path) -> None:
+    dist.init_process_group("gloo")
+    together = Ranks(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
+    for name, scenario in SCENARIOS.items():
+        at = folder / name
+        if name == "resumed" and together.first:
+            shutil.copytree(folder / "stopped", at, dirs_exist_ok=True)
+        at.mkdir(exist_ok=True)
+        (folder / f"{name}.{together.rank}.json").write_text(json.dumps(perform(scenario, at, together)))
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+class Tiny(distributed.Lead):
+    """The lead of a plan of two short runs on a synthetic task."""
+
+    def missing(self, names):
+        from lib.database import Database
+        lacking = Database("tiny").missing(JOBS)
+        return [Task(job, run_fingerprint(job.run, None), label(job)) for job in lacking], len(JOBS) - len(lacking)
+
+
+class Deadly(Source):
+    def batch(self, seed, step, size, length):
+        if os.environ["RANK"] == "1" and step == int(os.environ.get("KILL", "-1")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().batch(seed, step, size, length)
+
+
+def lead() -> int:
+    distributed.prepared = lambda options, ranks, device: Tiny(
+        SimpleNamespace(name="tiny"), None, [], ranks, device, options.weights_only)
+    training.Watch.due = lambda watch: float(watch.writes)           # a checkpoint after every step
+    data.make_source = lambda config, corpus: Deadly(replace(RUN, data=config))
+    return distributed.main(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    training.CHECKPOINT_SHARE = float("inf")
+    sys.exit(lead() if sys.argv[1] == "lead" else all_scenarios(Path(sys.argv[1])))

@@ -1,0 +1,283 @@
+"""Reading text of the hub: which files, which documents, from any position, through connections that drop."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import SimpleNamespace
+
+import datasets
+import huggingface_hub
+import pyarrow
+import pytest
+from hub_fakes import articles, make_hub, problems, web, write
+from pyarrow import parquet
+
+from data_prep import hub, hub_reader
+from data_prep.hub import DOMAINS, EVALUATIONS
+from data_prep.hub_reader import ATTEMPTS, Disconnected, Reader
+from lib.errors import SuiteError
+
+quiet = print
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_hub(tmp_path_factory.mktemp("hub"))
+
+
+@pytest.fixture(autouse=True)
+def local(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUITE_HUB", str(copies))
+
+
+def reader(name: str) -> Reader:
+    return Reader(name, DOMAINS[name].sets, quiet)
+
+
+def texts(name: str) -> list[str]:
+    return [document.text for document in reader(name).documents()]
+
+
+def test_when_a_set_has_other_splits_and_configurations_then_only_its_own_files_are_read() -> None:
+    assert texts("fineweb_edu") == web(0, 90)["text"] + web(80, 90)["text"]
+    assert len(texts("tinystories")) == 60
+    assert "another configuration" not in "".join(texts("wikitext103"))
+
+
+def test_when_text_is_in_several_columns_then_they_are_joined_and_a_problem_s_solutions_stay_together() -> None:
+    first, *_ = found = list(reader("math").documents())
+    columns = problems(40, "solution")
+    assert first.text == f"{columns['problem'][0]}\n{columns['solution'][0]}"
+    assert len(found) == 40 + 240
+    assert found[40].together == found[41].together == first.together == columns["problem"][0]
+    assert found[40].text != found[41].text
+
+
+def test_when_rows_are_lines_then_documents_are_articles_also_over_the_end_of_a_file() -> None:
+    found = list(reader("wikitext103").documents())
+    lines = [line.rstrip("\n") for line in articles(0, 90)]
+    assert "\n".join(document.text for document in found).replace("\n", "") == "".join(lines)
+    heads = [number for number, line in enumerate(lines) if line.startswith(" = Article")]
+    assert [document.text.split("\n")[0] for document in found] == [f" = Article {n} = " for n in range(90)]
+    assert [document.row + 301 * document.file for document in found] == heads
+    assert any(document.file == 0 and document.after[0] == 1 and document.row + 7 > 301 for document in found)
+
+
+@pytest.mark.parametrize("name", ["fineweb_edu", "math", "wikitext103", "tinystories"])
+def test_when_reading_starts_at_any_position_then_it_goes_on_as_if_it_had_never_stopped(name: str) -> None:
+    own = reader(name)
+    whole = list(own.documents())
+    for at in range(0, len(whole), 23):
+        assert list(own.documents(whole[at].after)) == whole[at + 1:]
+    assert list(own.documents(whole[-1].after)) == []
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".txt"])
+def test_when_a_copy_is_of_another_format_then_the_documents_are_the_same(
+        suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = texts("wikitext103")
+    monkeypatch.setenv("SUITE_HUB", str(tmp_path))
+    lines, place = articles(0, 90), tmp_path / "Salesforce/wikitext/any/depth"
+    if suffix == ".txt":
+        place.mkdir(parents=True)
+        (place / "train.txt").write_text("\n".join(line.rstrip("\n") for line in lines), "utf-8")
+    else:
+        write(place / f"train{suffix}", {"text": lines})
+    assert texts("wikitext103") == expected
+
+
+def test_when_rows_have_no_text_then_they_are_passed_over_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUITE_HUB", str(tmp_path))
+    write(tmp_path / "roneneldan/TinyStories/train.parquet", {"text": ["one", None, " \n", "two", None]})
+    assert [(d.text, d.row, d.passed_over) for d in reader("tinystories").documents()] == [("one", 0, 0), ("two", 3, 2)]
+
+
+class Dropping:
+    """`hub_reader.tables` of a hub whose connection drops after each batch of some rows, and fails to come back at times."""
+
+    def __init__(self, batch: int, failures: int, error: Exception) -> None:
+        self.batch, self.failures, self.error, self.calls = batch, failures, error, 0
+
+    def __call__(self, source: hub.Source, file: int, row: int):
+        self.calls += 1
+        if self.calls % (self.failures + 1):
+            raise self.error
+        table = parquet.read_table(source.files[file])
+        if row < len(table):
+            yield table.slice(row, self.batch)
+            raise self.error
+
+
+@pytest.fixture
+def remote(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Copies are taken for the hub's own files; the waits are noted and not waited."""
+    waits: list[float] = []
+    monkeypatch.setattr(hub.Source, "local", False)
+    monkeypatch.setattr(hub_reader.time, "sleep", waits.append)
+    return waits
+
+
+@pytest.mark.parametrize("error", [ConnectionError("reset"), TimeoutError("slow"), OSError(5, "broken pipe")])
+def test_when_the_connection_drops_again_and_again_then_no_document_is_lost_or_read_twice(
+        error: Exception, remote: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = list(reader("math").documents())
+    monkeypatch.setattr(hub_reader, "tables", Dropping(37, ATTEMPTS - 2, error))
+    assert list(reader("math").documents()) == whole
+    assert remote[:4] == [hub_reader.WAIT * 2 ** n for n in range(4)]
+
+
+def test_when_the_hub_stays_away_then_the_error_says_that_a_rerun_goes_on(
+        remote: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    own = reader("fineweb_edu")
+    monkeypatch.setattr(hub_reader, "tables", Dropping(37, 10 ** 6, ConnectionError("no route to host")))
+    with pytest.raises(Disconnected, match=rf"row 0: the hub did not answer {ATTEMPTS} times .*no route to host.*run again"):
+        next(own.documents())
+    assert len(remote) == ATTEMPTS - 1
+
+
+def refusal(kind: type[Exception], status: int) -> Exception:
+    import httpx
+    return kind("401 Client Error", response=httpx.Response(status, request=httpx.Request("GET", "hub")))
+
+
+@pytest.mark.parametrize("error", [
+    datasets.exceptions.DatasetNotFoundError("Dataset 'x' is a gated dataset on the Hub. Visit the page to ask for access."),
+    refusal(huggingface_hub.errors.GatedRepoError, 403), refusal(huggingface_hub.errors.RepositoryNotFoundError, 404),
+    refusal(huggingface_hub.errors.HfHubHTTPError, 401), ValueError("BuilderConfig 'sample-10BT' not found."),
+    RuntimeError("Dataset scripts are no longer supported")])
+def test_when_a_set_is_gone_gated_or_changed_then_the_error_comes_at_once_and_says_what_to_do(
+        error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUITE_HUB")
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(hub_reader.time, "sleep", lambda seconds: pytest.fail("waited"))
+    with pytest.raises(SuiteError) as told:
+        reader("fineweb_edu")
+    for words in ("HuggingFaceFW/fineweb-edu (sample-10BT, train)", str(error)[:30], "hf auth login",
+                  "a copy into HuggingFaceFW/fineweb-edu of the folder that SUITE_HUB names"):
+        assert words in str(told.value)
+
+
+def test_when_the_hub_is_busy_then_looking_up_is_tried_again(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUITE_HUB")
+    real, answers, waits = datasets.load_dataset_builder, itertools.count(), []
+
+    def builder(path: str, name: str | None, revision: str):
+        if next(answers) < 2:
+            raise refusal(huggingface_hub.errors.HfHubHTTPError, 503 if len(waits) else 429)
+        assert (path, name, revision) == ("HuggingFaceFW/fineweb-edu", "sample-10BT", "main")
+        return real(str(copies / path / "sample/10BT"))
+    monkeypatch.setattr(datasets, "load_dataset_builder", builder)
+    monkeypatch.setattr(hub_reader.time, "sleep", waits.append)
+    assert [d.text for d in reader("fineweb_edu").documents()] == web(0, 90)["text"] + web(80, 90)["text"]
+    assert waits == [5, 10]
+
+
+def test_when_files_are_the_hub_s_own_then_names_do_not_have_their_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUITE_HUB")
+    commit = "0123456789abcdef" * 2 + "01234567"
+    url = f"hf://datasets/LTCB/enwik8@{commit}/enwik8/train/0000.parquet"
+    asked = []
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: asked.append((a, k)) or SimpleNamespace(
+        config=SimpleNamespace(data_files={"train": [url]})))
+    found = hub.find(DOMAINS["enwik8"].sets[0])
+    assert asked == [(("LTCB/enwik8", "enwik8"), {"revision": "refs/convert/parquet"})]
+    assert (found.files, found.revision, found.local) == ((url,), commit, False)
+    assert found.facts()["files"] == ["LTCB/enwik8/enwik8/train/0000.parquet"]
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: SimpleNamespace(
+        config=SimpleNamespace(data_files={"test": [url]})))
+    with pytest.raises(SuiteError, match=r"no split 'train' \(known: test\)"):
+        hub.find(DOMAINS["enwik8"].sets[0])
+
+
+def test_when_the_hub_may_not_be_asked_then_its_cache_is_read_or_the_error_names_the_download(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SUITE_HUB")
+    monkeypatch.setattr(huggingface_hub, "is_offline_mode", lambda: True)
+    real, cache, commit = huggingface_hub.snapshot_download, tmp_path / "hub", "a" * 40
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: real(*a, cache_dir=cache, **k))
+    with pytest.raises(SuiteError, match="not in the cache of HF_HOME.*hf download --repo-type dataset roneneldan/"):
+        hub.find(DOMAINS["tinystories"].sets[0])
+    own = cache / "datasets--roneneldan--TinyStories"
+    write(own / "snapshots" / commit / "data/train-00000-of-00001.parquet", {"text": ["from the cache"]})
+    (own / "refs").mkdir()
+    (own / "refs/main").write_text(commit)
+    assert texts("tinystories") == ["from the cache"]
+    assert hub.find(DOMAINS["tinystories"].sets[0]).revision == commit
+
+
+def test_when_the_tables_are_read_then_every_set_says_licence_and_remedy_and_lines_have_a_beginning() -> None:
+    sets = [own for domain in DOMAINS.values() for own in domain.sets] + list(EVALUATIONS.values())
+    assert all(own.path.count("/") == 1 and own.licence and own.instead and own.columns for own in sets)
+    assert {"fineweb_edu", "wikipedia", "tinystories", "math", "wikitext103", "enwik8"} == set(DOMAINS)
+    assert [name for name, domain in DOMAINS.items() if domain.finite] == ["wikitext103", "enwik8"]
+
+
+def test_when_enwik8_is_cut_then_at_its_pages() -> None:
+    lines = ["<mediawiki>", "  <page>", "    <title>A</title>", "  </page>", "  <page>", "    <title>B</title>", "  </page>"]
+    rows = ((line, line, 0, number) for number, line in enumerate(lines))
+    found = list(Reader._grouped(rows, DOMAINS["enwik8"].sets[0], (1, 0)))
+    assert [d.text.split("\n")[0] for d in found] == ["<mediawiki>", "  <page>", "  <page>"]
+    assert [d.after for d in found] == [(0, 1), (0, 4), (1, 0)]
+
+
+# What is broken
+
+def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SUITE_HUB", str(tmp_path))
+    return tmp_path / "roneneldan/TinyStories/train-00000-of-00001.parquet"
+
+
+def test_when_a_column_is_missing_or_no_text_then_the_error_names_file_and_columns(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = only(tmp_path, monkeypatch)
+    write(file, {"story": ["x"], "id": [1]})
+    with pytest.raises(SuiteError, match=r"train-00000-of-00001.parquet.*no column 'text' \(there are story, id\)"):
+        reader("tinystories")
+    write(file, {"text": [1, 2]})
+    with pytest.raises(SuiteError, match=r"column 'text' is int64, not text"):
+        reader("tinystories")
+
+
+def test_when_a_later_file_lacks_the_column_then_the_error_names_that_file(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(only(tmp_path, monkeypatch), {"text": ["x"]})
+    write(tmp_path / "roneneldan/TinyStories/train-00001-of-00002.parquet", {"story": ["y"]})
+    with pytest.raises(SuiteError, match="train-00001-of-00002.parquet, rows from 0: no column 'text'"):
+        texts("tinystories")
+
+
+def test_when_there_are_no_rows_or_no_files_then_the_error_names_the_place(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = only(tmp_path, monkeypatch)
+    file.parent.mkdir(parents=True)
+    with pytest.raises(SuiteError, match=r"TinyStories has no file of roneneldan/TinyStories \(default, train\)"):
+        reader("tinystories")
+    write(tmp_path / "roneneldan/TinyStories/validation.parquet", {"text": ["x"]})
+    with pytest.raises(SuiteError, match="has no file of"):
+        reader("tinystories")
+    parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), file)
+    with pytest.raises(SuiteError, match="train-00000-of-00001.parquet has no rows"):
+        reader("tinystories")
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbled", "no parquet"])
+def test_when_a_parquet_file_is_damaged_then_the_error_names_it_and_nobody_waits(
+        damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = only(tmp_path, monkeypatch)
+    write(file, web(0, 60))
+    content = bytearray(file.read_bytes())
+    if damage == "garbled":
+        content[2000:9000] = bytes(7000)
+    file.write_bytes(b"text" if damage == "no parquet" else content[:-30] if damage == "cut" else content)
+    monkeypatch.setattr(hub_reader.time, "sleep", lambda seconds: pytest.fail("waited"))
+    with pytest.raises(SuiteError, match=r"train-00000-of-00001.parquet cannot be read after row 0 .*damaged or cut off"):
+        texts("tinystories")
+
+
+def test_when_a_line_is_no_json_then_the_error_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = only(tmp_path, monkeypatch).with_suffix(".jsonl")
+    file.parent.mkdir(parents=True)
+    file.write_text('{"text": "good"}\n{"text": \n')
+    with pytest.raises(SuiteError, match=r"train-00000-of-00001.jsonl cannot be read after row 0"):
+        texts("tinystories")

@@ -1,0 +1,183 @@
+"""Ten thousand runs and ten million rows, at a smaller size: what is asked costs what it returns, not what the database holds."""
+
+from __future__ import annotations
+
+import io
+import statistics
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from big_database import EVALUATIONS, fill, jobs
+
+from lib import database as module
+from lib import estimate, runs
+from lib.config import Evaluation, PatternSpec
+from lib.database import Database
+from lib.evals import EvalResult, Metric
+from lib.experiments.base import Job, tidy
+from lib.report import summary
+
+RUNS, ROWS = 120, 40
+
+
+@pytest.fixture(autouse=True)
+def outputs(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def filled() -> Database:
+    database = Database("big")
+    fill(database, jobs(RUNS), ROWS)
+    return database
+
+
+def statements(database: Database, call: Callable[[], object]) -> list[str]:
+    """What the database is asked meanwhile, with values in place."""
+    asked: list[str] = []
+    database.connection.set_trace_callback(asked.append)
+    call()
+    database.connection.set_trace_callback(None)
+    return [each for each in asked if not each.startswith("--") and each.lower() not in ("begin immediate", "commit")]
+
+
+def scans(database: Database, asked: list[str]) -> list[str]:
+    """Steps of SQLite's plans for these statements that read a whole table or sort what they found."""
+    plans = [row["detail"] for each in asked for row in database.connection.execute(f"explain query plan {each}")]
+    assert plans
+    return [step for step in plans if step.startswith("SCAN") and "CONSTANT" not in step or "TEMP B-TREE" in step]
+
+
+QUESTIONS = {
+    "missing": lambda database, job: database.missing([job, replace(job, run=replace(job.run, pattern=PatternSpec.of("dense")))]),
+    "trained": lambda database, job: database.trained(job.run),
+    "evaluated": lambda database, job: database.evaluated(database.fingerprint(job.run)),
+    "facts": lambda database, job: database.facts(database.fingerprint(job.run)),
+    "metrics": lambda database, job: database.metrics(job),
+    "array": lambda database, job: database.array(job, EVALUATIONS[1], "right"),
+    "find": lambda database, job: runs.find(database, database.fingerprint(job.run)[:7]),
+    "evaluate again": lambda database, job: database.record_evaluation(
+        job.run, EVALUATIONS[0], EvalResult([Metric("accuracy", 1.0)], {"right": np.zeros(2)}), 0.1),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_when_one_run_is_asked_for_then_no_table_is_read_as_a_whole(filled, question):
+    job = jobs(RUNS)[RUNS // 2]
+    asked = statements(filled, lambda: QUESTIONS[question](filled, job))
+    assert scans(filled, asked) == []
+
+
+def test_when_a_run_is_deleted_then_what_belongs_to_it_is_found_by_index(filled):
+    """The cascades of foreign keys are no statements that a trace shows: the child's key columns must lead an index."""
+    for table, column in (("evaluations", "run_id"), ("metrics", "run_id"), ("metrics", "evaluation_id"),
+                          ("arrays", "evaluation_id")):
+        assert scans(filled, [f"delete from {table} where {column} = 3"]) == [], (table, column)
+
+
+def test_when_a_plan_is_compared_then_statements_grow_neither_with_the_database_nor_one_by_one(filled):
+    plan = jobs(3 * module.AT_ONCE // 2)
+    asked = statements(filled, lambda: filled.missing(plan))
+    assert len(asked) == 2                                         # for 750 jobs, of which 120 are there
+    small = Database("small")
+    fill(small, plan[:2], ROWS)
+    for question, ask in QUESTIONS.items():
+        one, other = (statements(each, lambda each=each, ask=ask: ask(each, plan[1])) for each in (filled, small))
+        assert len(one) == len(other) <= 12, question
+
+
+def test_when_all_runs_are_looked_at_then_it_is_in_a_few_statements(filled, monkeypatch):
+    monkeypatch.setattr(runs, "Database", lambda profile, **how: filled)
+    monkeypatch.setattr(filled, "close", lambda: None)
+    known = estimate.Estimator()
+    for look in (lambda: runs.overview(filled), lambda: runs.facts_of("big"), lambda: known.learn(filled)):
+        assert len(statements(filled, look)) <= 2
+    assert len(known.speeds) == RUNS
+
+
+def test_when_there_are_many_runs_then_each_question_has_the_answer_of_its_own_run(filled):
+    plan = jobs(RUNS)
+    assert filled.missing(plan) == []
+    further = Evaluation.of("task", count=7)
+    asked = [replace(plan[5], evaluations=(*EVALUATIONS, further)), *jobs(RUNS + 1)[RUNS:], plan[6]]
+    assert filled.missing(asked) == [replace(plan[5], evaluations=(further,)), asked[1]]
+    filled.connection.execute("update runs set status = 'failed' where run = ?", (filled.fingerprint(plan[7].run),))
+    assert not filled.trained(plan[7].run) and filled.missing([plan[7]]) == [plan[7]]
+    assert filled.evaluated(filled.fingerprint(plan[8].run)) == set(map(module.evaluation_fingerprint, EVALUATIONS))
+    table = filled.metrics(Job.of(plan[9].run, EVALUATIONS[0]))
+    assert set(table["run"]) == {filled.fingerprint(plan[9].run)} and len(table) == ROWS // 4 + (ROWS - ROWS // 4) // 3
+
+
+def test_when_a_prefix_is_not_of_one_run_then_that_is_said(filled):
+    keys = sorted(filled.fingerprint(job.run) for job in jobs(RUNS))
+    unique = next(n for n in range(1, 17) if sum(key.startswith(keys[3][:n]) for key in keys) == 1)
+    assert runs.find(filled, keys[3][:unique])["run"] == keys[3]
+    for prefix, words in ((keys[3][:unique - 1], "several runs"), ("%", "no run"), (keys[-1] + "0", "no run")):
+        with pytest.raises(runs.SuiteError, match=words):
+            runs.find(filled, prefix)
+
+
+def test_when_times_of_many_runs_are_known_then_a_median_is_taken_once_until_something_is_new(filled, monkeypatch):
+    known, taken = estimate.Estimator(), []
+    known.learn(filled)
+    middle = statistics.median
+    monkeypatch.setattr(estimate.statistics, "median", lambda values: taken.append(len(values)) or middle(values))
+    plan = jobs(RUNS)
+    for job in plan:
+        assert known.rate(job.run) == middle([1000.0 + n % 13 for n in range(RUNS)])
+        assert known.evaluation(job.run, EVALUATIONS[0]) == 0.5
+    assert len(taken) == 2                                         # of the rates, and of the evaluations
+    other = replace(plan[0].run, train=replace(plan[0].run.train, batch=3))
+    assert known.rate(other) == known.rate(other) and len(taken) == 3
+    known.add(plan[0].run, 1e9)
+    known.rate(other), known.rate(plan[0].run)
+    assert len(taken) == 5
+
+
+def test_when_metrics_are_exported_then_they_are_written_as_they_are_read(filled):
+    class Counted(io.StringIO):
+        size = 0
+
+        def write(self, text: str) -> int:
+            self.size += len(text)
+            return len(text)
+    for form in ("csv", "json"):
+        file = Counted()
+        tracemalloc.start()
+        runs.export(filled, form, file)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert 10 * peak < file.size
+
+
+def test_when_runs_differ_in_their_seed_alone_then_their_pattern_is_counted_once(filled, monkeypatch):
+    from lib.patterns.local import Local
+    counted, pairs = [], Local.pairs
+    monkeypatch.setattr(Local, "pairs", lambda self, length: counted.append(self) or pairs(self, length))
+    table = tidy("01", jobs(RUNS), filled)
+    assert len(table) == RUNS * ROWS and len(counted) == 4
+    assert set(table.loc[table["window"] == 3, "pairs"]) == {4 * (1 + 2 + 3 + 61 * 4)}
+
+
+def test_when_a_table_is_read_in_parts_then_the_page_gets_every_perplexity_and_a_row_of_each_run(tmp_path, filled, monkeypatch):
+    table = tidy("01_window_sweep", jobs(8), filled)
+    scored = table.groupby("run").head(2).assign(measure="perplexity", step=pd.NA, position=pd.NA, split="docs")
+    table = pd.concat([table, scored]).sample(frac=1, random_state=0)
+    table.to_csv(tmp_path / "01_window_sweep.csv", index=False)
+    whole = summary.read_tables(tmp_path, ["01_window_sweep"])
+    assert len(whole) == 2 * 8 + 8 and (whole["measure"] == "perplexity").sum() == 16 and whole["run"].nunique() == 8
+    for size in (11, 50):
+        monkeypatch.setattr(summary, "ROWS", size)
+        pd.testing.assert_frame_equal(summary.read_tables(tmp_path, ["01_window_sweep"]), whole)
+    (tmp_path / "02.csv").write_text((tmp_path / "01_window_sweep.csv").read_text() + "x," * 26 + "\n")
+    (tmp_path / "03.csv").write_text((tmp_path / "01_window_sweep.csv").read_text() + "x," * 27 + "\n")
+    for damaged in ("02", "03"):
+        with pytest.raises(runs.SuiteError, match=f"{damaged}.csv.*delete the file"):
+            summary.read_tables(tmp_path, [damaged])
+    (tmp_path / "04.csv").write_text((tmp_path / "01_window_sweep.csv").read_text().splitlines()[0] + "\n")
+    assert len(summary.read_tables(tmp_path, ["04"])) == 0
