@@ -110,7 +110,8 @@ class Engine:
     def summary(self, seconds: float) -> str:
         """One line on what was done."""
         if not self.done and not self.failures:
-            return "" if self.pending else f"{runs(len(self.there))} there already"
+            begun = self.pending or any(worker.task for worker in self.workers)
+            return "" if begun else f"{runs(len(self.there))} there already"
         there = f", {len(self.there)} there already" if self.there else ""
         failed = f", {len(self.failures)} failed" if self.failures else ""
         return f"{runs(self.done)} finished in {duration(seconds)}{there}{failed}"

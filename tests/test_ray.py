@@ -169,7 +169,9 @@ on_ray(job(1, pause=0.05, steps=STEPS))
 
 
 def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_start_goes_on(machines):
-    one = job(1, pause=0.05, steps=60)
+    one, trained_here = job(1, pause=0.05, steps=60), job(2, 1)
+    ensure([trained_here], "tiny", None, shown=Quiet(), places=Local(1, (sys.executable, *FAKE)))
+    row = dict(Database("tiny").facts(run_fingerprint(trained_here.run, None)))
     suite = subprocess.Popen([sys.executable, "-c", SUITE.replace("STEPS", "60")], cwd=paths.ROOT)
     deadline = time.monotonic() + 120
     while not (folder(one) / "checkpoint.pt").exists():
@@ -179,9 +181,11 @@ def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_
     suite.kill()
     suite.wait()
     worker.wait(20)
-    on_ray(one)
+    on_ray(one, job(2, 1, 5))
     (first, second) = [int(line.split()[-1]) for line in log(one) if line.startswith("train 1 from")]
     assert first == 0 < second < 60
+    assert dict(Database("tiny").facts(row["run"])) == row and "load 2 from 4" in log(trained_here)     # evaluated there
+    assert Database("tiny").missing([job(2, 1, 5)]) == []
 
 
 def test_when_no_machine_has_what_a_run_asks_for_then_it_is_said_at_once(machines):
