@@ -10,12 +10,12 @@ import queue
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib import paths
 from lib.database import Database
 from lib.estimate import Estimator
+from lib.failures import EngineError, Failure, runs
 from lib.identity import evaluation_fingerprint
 from lib.places import TAIL, Events, Local, Place, Places
 from lib.progress import Active, Display, Snapshot, display, duration
@@ -27,31 +27,6 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 0.5            # before a run that another suite has in hand is asked for again
 FIRST_STEPS = 0.05            # of a run's steps: before them its speed says little
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a run has no result."""
-    label: str
-    reason: str
-    log: Path
-    tail: tuple[str, ...] = ()
-
-    def text(self) -> str:
-        lines = "".join(f"\n    | {line}" for line in self.tail)
-        return f"{self.label}: {self.reason}{lines}\n    log: {self.log}"
-
-
-class EngineError(RuntimeError):
-    """Some runs failed; the others are in the database. `failures` are by fingerprint of the run."""
-
-    def __init__(self, failures: dict[str, Failure]) -> None:
-        self.failures = failures
-        details = [f"  {failure.text()}" for failure in failures.values()]
-        super().__init__("\n".join([f"{runs(len(failures))} failed; what else there was to do is done and kept:", *details]))
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
-
 
 @dataclass
 class Task:
@@ -88,10 +63,6 @@ def merged(jobs: Iterable[Job], database: Database) -> dict[str, Job]:
         known = found.get(key, replace(job, evaluations=()))
         found[key] = replace(known, evaluations=tuple(dict.fromkeys((*known.evaluations, *job.evaluations))))
     return found
-
-
-def runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 class Engine:
@@ -139,7 +110,8 @@ class Engine:
     def summary(self, seconds: float) -> str:
         """One line on what was done."""
         if not self.done and not self.failures:
-            return "" if self.pending else f"{runs(len(self.there))} there already"
+            begun = self.pending or any(worker.task for worker in self.workers)
+            return "" if begun else f"{runs(len(self.there))} there already"
         there = f", {len(self.there)} there already" if self.there else ""
         failed = f", {len(self.failures)} failed" if self.failures else ""
         return f"{runs(self.done)} finished in {duration(seconds)}{there}{failed}"
@@ -164,7 +136,7 @@ class Engine:
             self.workers.append(self.places.start(self.events))
         idle = sorted((worker for worker in self.workers if worker.task is None), key=lambda worker: worker.ready)
         for worker in idle[:len(self.workers) - wanted]:
-            self.workers.remove(worker)                # nothing is left for it: what it holds, a GPU perhaps, is free for others
+            self.workers.remove(worker)                # nothing is left for it: what it holds, a GPU perhaps, is free again
             worker.end()
         for worker in self.workers:
             task = self.next() if worker.ready and worker.task is None else None

@@ -112,7 +112,7 @@ class Ray:
 
     def fits(self, machine: dict[str, float]) -> int:
         fits = [machine.get("CPU", 0) / self.cpus] + ([machine.get("GPU", 0) / self.gpus] if self.gpus else [])
-        return math.floor(min(fits) + 1e-9)
+        return math.floor(min(fits))
 
     def tell_if_waiting(self) -> None:
         """Once, if nothing trains although there is something to train."""
@@ -120,8 +120,8 @@ class Ray:
         if waiting and not self.told and not any(worker.ready for worker in waiting) and (
                 time.monotonic() - max(worker.born for worker in waiting) > WAIT_SECONDS):
             self.told = True
-            self.note(f"no worker has started yet; if others use the cluster, this waits until {self.share()} are free on a machine "
-                      "(`ray status` says who has them)")
+            self.note(f"no worker has started yet; if others use the cluster, this waits until {self.share()} are free on a "
+                      "machine (`ray status` says who has them)")
 
     def start(self, events: Events) -> Worker:
         import ray
@@ -196,8 +196,9 @@ class Worker:
         if first["event"] == "died":
             raise Lost(first["how"], first["words"])
         for name, version in versions().items():
-            if first["versions"][name].partition("+")[0] != version.partition("+")[0]:     # +cpu and +cu128 are one version
-                raise Lost(f"a machine has {name} {first['versions'][name]}, this one {version}: they need the same environment")
+            other = first["versions"][name]
+            if other.partition("+")[0] != version.partition("+")[0]:       # +cpu and +cu128 are one version
+                raise Lost(f"a machine has {name} {other}, this one {version}: make the same environment there")
         self.outputs = first["outputs"]
 
     def perform(self, task: Task, message: dict[str, Any]) -> dict[str, Any]:
@@ -292,7 +293,7 @@ def connect(log: Path) -> None:
     import ray
     address = os.environ.get("RAY_ADDRESS", "")
     if address.startswith("ray://"):
-        raise SuiteError(f"RAY_ADDRESS = {address!r} is not valid: the suite must run on a machine of the cluster (its first one, "
+        raise SuiteError(f"RAY_ADDRESS = {address!r} is not valid: start the suite on a machine of the cluster (its first one, "
                          "for instance), with RAY_ADDRESS=auto")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")     # and no warning that this will be the default
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")                # of a cluster that is started here: it sends nothing

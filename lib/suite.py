@@ -126,7 +126,8 @@ def arguments() -> argparse.ArgumentParser:
         command.add_argument("--profile", default="small", help="a name in profiles/ (default: small)")
         command.add_argument("--corpus", default="", metavar="FOLDER", help="a person's own text, one subfolder a domain")
         if function is not plan:
-            command.add_argument("--engine", choices=["local", "ray"], default="local", help="ray: on the machines of RAY_ADDRESS")
+            command.add_argument("--engine", choices=["local", "ray"], default="local",
+                                 help="ray: train on the machines of RAY_ADDRESS")
             command.add_argument("--run-cpus", type=int, metavar="K", help="CPUs of each run with --engine ray (default: 1)")
             command.add_argument("--run-gpus", type=float, metavar="G",
                                  help="GPUs of each run with --engine ray (default: 1 if the cluster has any)")

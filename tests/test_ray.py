@@ -24,12 +24,10 @@ from lib.engine import EngineError, ensure
 from lib.errors import SuiteError
 from lib.experiments.base import Job
 from lib.identity import run_fingerprint
-from lib.machine import versions
 from lib.places import Local
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: .venv/bin/python -m pip install '.[ray]'")
 
-from lib import ray_agent, ray_engine  # noqa: E402
 from lib.ray_engine import Ray  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -39,17 +37,25 @@ QUICKLY = {"health_check_initial_delay_ms": 5000, "health_check_period_ms": 300,
 NODE = {"object_store_memory": 80 * 2 ** 20, "include_log_monitor": False}          # no more than the tests need
 
 
+def patiently(start):
+    """Ray gives a machine half a minute to start, which one that is busy with other tests may need twice."""
+    try:
+        return start()
+    except Exception:
+        return start()
+
+
 @pytest.fixture(scope="module")
 def machines():
     """A head without CPUs, where the driver is, and two machines of one CPU each."""
     from ray.cluster_utils import Cluster
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, "no_monitor": True,
-                                                            "_system_config": QUICKLY, **NODE})
+    head = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True, "_system_config": QUICKLY, **NODE}
+    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
     os.environ["RAY_ADDRESS"] = cluster.address
     try:
         for _ in range(2):
-            cluster.add_node(num_cpus=1, **NODE)
+            patiently(lambda: cluster.add_node(num_cpus=1, **NODE))
         yield cluster
     finally:
         ray.shutdown()
@@ -163,7 +169,9 @@ on_ray(job(1, pause=0.05, steps=STEPS))
 
 
 def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_start_goes_on(machines):
-    one = job(1, pause=0.05, steps=60)
+    one, trained_here = job(1, pause=0.05, steps=60), job(2, 1)
+    ensure([trained_here], "tiny", None, shown=Quiet(), places=Local(1, (sys.executable, *FAKE)))
+    row = dict(Database("tiny").facts(run_fingerprint(trained_here.run, None)))
     suite = subprocess.Popen([sys.executable, "-c", SUITE.replace("STEPS", "60")], cwd=paths.ROOT)
     deadline = time.monotonic() + 120
     while not (folder(one) / "checkpoint.pt").exists():
@@ -173,67 +181,14 @@ def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_
     suite.kill()
     suite.wait()
     worker.wait(20)
-    on_ray(one)
+    on_ray(one, job(2, 1, 5))
     (first, second) = [int(line.split()[-1]) for line in log(one) if line.startswith("train 1 from")]
     assert first == 0 < second < 60
+    assert dict(Database("tiny").facts(row["run"])) == row and "load 2 from 4" in log(trained_here)     # evaluated there
+    assert Database("tiny").missing([job(2, 1, 5)]) == []
 
 
 def test_when_no_machine_has_what_a_run_asks_for_then_it_is_said_at_once(machines):
     for asked, words in (({"cpus": 3}, "3 CPUs.*at most 1 CPUs and 0 GPUs"), ({"gpus": 0.5}, "0.5 GPU and 1 CPU")):
         with pytest.raises(SuiteError, match=words):
             ensure([job(1)], "tiny", None, shown=Quiet(), places=Ray(**asked, command=FAKE))
-
-
-@pytest.mark.parametrize(("cpus", "gpus", "room"), [
-    (1, None, 4 + 0 + 1), (1, 0, 16 + 8 + 2), (4, 1, 4 + 0 + 0), (1, 0.5, 8 + 0 + 2), (1, 0.1, 16 + 0 + 2), (2, 2, 2 + 0 + 0)])
-def test_when_machines_have_gpus_then_a_run_has_one_unless_the_person_says_otherwise(monkeypatch, cpus, gpus, room):
-    machines = [{"CPU": 16.0, "GPU": 4.0}, {"CPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}]
-    monkeypatch.setattr(Ray, "machines", lambda self: machines)
-    monkeypatch.setattr(ray_engine, "connect", lambda log: None)
-    cluster, told = Ray(cpus, gpus), []
-    cluster.open("tiny", None, told.append)
-    assert cluster.count() == room and f"{room} runs side by side" in told[0]
-
-
-@pytest.mark.parametrize("numbers", [{"cpus": 0}, {"gpus": -1.0}, {"gpus": 1.5}])
-def test_when_a_run_is_to_have_an_impossible_share_then_it_is_refused(numbers):
-    with pytest.raises(SuiteError, match="--run-"):
-        Ray(**numbers)
-
-
-def test_when_the_address_is_that_of_a_client_then_the_error_says_where_to_start(monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "ray://somewhere:10001")
-    with pytest.raises(SuiteError, match="on a machine of the cluster"):
-        ensure([job(1)], "tiny", None, shown=Quiet(), places=Ray())
-
-
-def test_when_a_machine_has_other_versions_then_its_worker_is_refused():
-    worker = ray_engine.Worker.__new__(ray_engine.Worker)
-    ready = {"event": "ready", "words": (), "outputs": "there", "versions": {**versions(), "torch": "2.13.0+cu130"}}
-    worker.meet(ready)
-    assert worker.outputs == "there"
-    with pytest.raises(ray_engine.Lost, match="numpy 1.0, this one"):
-        worker.meet({**ready, "versions": {**versions(), "numpy": "1.0"}})
-
-
-def test_when_a_corpus_arrives_damaged_then_it_is_refused_and_the_next_one_is_taken(monkeypatch, tmp_path, text):
-    monkeypatch.setattr(ray_agent, "scratch", lambda: tmp_path / "scratch")
-    monkeypatch.setattr(ray, "put", lambda content: content)
-    monkeypatch.setattr(ray, "get", lambda content: content)
-    monkeypatch.setattr(ray_engine, "PART", 999)
-    agent, cluster = ray_agent.Agent.__new__(ray_agent.Agent), Ray()
-    cluster.corpus = text
-    files, sums = cluster.parcel()
-    with pytest.raises(SuiteError, match="train-a.bin of the corpus is not as its manifest says"):
-        agent.receive_text(text.fingerprint, {**files, "train-a.bin": files["train-a.bin"][:-1]}, sums)
-    assert not agent.has_text("nowhere", text.fingerprint)
-    agent.receive_text(text.fingerprint, files, sums)
-    assert agent.has_text("nowhere", text.fingerprint) and Corpus(Path(agent.text)).tokens("train", "a").shape == (5000,)
-    assert agent.has_text(str(tmp_path / "text"), text.fingerprint) and agent.text == str(tmp_path / "text")
-
-
-def test_when_a_worker_s_process_was_killed_then_its_folder_is_deleted_by_the_next(tmp_path):
-    kept, lock = ray_agent.own_folder(tmp_path)
-    (tmp_path / "left" / "outputs").mkdir(parents=True)
-    own, _ = ray_agent.own_folder(tmp_path)
-    assert {path for path in tmp_path.iterdir() if path.is_dir()} == {kept, own} and lock.is_locked
