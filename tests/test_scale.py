@@ -1,4 +1,4 @@
-"""Ten thousand runs and ten million rows, at a smaller size: what is asked costs what it returns, not what the database holds."""
+"""Ten thousand runs and ten million rows, in small: what is asked costs what it returns, not what the database holds."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def scans(database: Database, asked: list[str]) -> list[str]:
 
 
 QUESTIONS = {
-    "missing": lambda database, job: database.missing([job, replace(job, run=replace(job.run, pattern=PatternSpec.of("dense")))]),
+    "missing": lambda database, job: database.missing([job, Job.of(replace(job.run, pattern=PatternSpec.of("dense")))]),
     "trained": lambda database, job: database.trained(job.run),
     "evaluated": lambda database, job: database.evaluated(database.fingerprint(job.run)),
     "facts": lambda database, job: database.facts(database.fingerprint(job.run)),
@@ -184,7 +184,8 @@ def test_when_a_table_is_read_in_parts_then_the_page_gets_every_perplexity_and_a
 
 
 def test_when_a_table_has_many_rows_then_names_are_made_once_a_model(monkeypatch):
-    rows = [("Ramp", 6.0, None), ("Dense", None, None), ("Ramp", 8.0, "sigma=1"), ("Local", 4.0, None), ("Dense", None, "ALiBi")]
+    rows = [("Ramp", 6.0, None), ("Dense", None, None), ("Ramp", 8.0, "sigma=1"), ("Local", 4.0, None),
+            ("Dense", None, "ALiBi")]
     order = np.random.default_rng(0).integers(0, len(rows), 500)
     table = pd.DataFrame([rows[at] for at in order], columns=["series", "window", "setting"])
     table.index = table.index[::-1]                                # not in order, as after a selection
