@@ -100,7 +100,7 @@ class Together(Real):
 
 def lost(run: RunConfig, folder: Path, ranks: Ranks, error: BaseException) -> str:
     what = str(error) if isinstance(error, SystemExit) else described(error).splitlines()[0]
-    if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):      # so torch says it of a link
+    if isinstance(error, dist.DistError) or "gloo" in what:
         what = f"one of the {ranks.size} processes ended or did not answer, as torchrun says below ({what})"
     return (f"run {folder.name} ({run.pattern.name}, seed {run.train.seed}) stopped: {what}. Start the same command again: "
             f"it goes on from the last checkpoint, with any number of processes. log: {folder / 'log.txt'}")
@@ -110,9 +110,10 @@ def follow(ranks: Ranks, device: str) -> None:
     """The work of all processes but the first."""
     trainer = Together(ranks, device)
     while (told := ranks.of_first(lambda: END)) != END:
-        run, folder, corpus = RunConfig.from_dict(told[0]), Path(told[1]), told[2]
+        run, folder = RunConfig.from_dict(told[0]), Path(told[1])
+        corpus = trainer.corpus(told[2]) if told[2] else None          # not on this machine: that ends all
         try:
-            trained(run, trainer.corpus(corpus) if corpus else None, folder, ranks, device)
+            trained(run, corpus, folder, ranks, device)
         except SuiteError:                             # the first process has it too, and says it
             continue
 
@@ -135,7 +136,8 @@ class Voice:
 class Lead:
     """The work of the first process: the plan's missing runs, one after another. A run that another job has is left to it."""
 
-    def __init__(self, profile: Profile, corpus: Corpus, names: list[str], ranks: Ranks, device: str, weights_only: bool) -> None:
+    def __init__(self, profile: Profile, corpus: Corpus, names: list[str], ranks: Ranks, device: str,
+                 weights_only: bool) -> None:
         self.profile, self.corpus, self.weights_only = profile, corpus, weights_only
         self.shown = display(os.fdopen(os.dup(2), "w", buffering=1))            # the log of a run takes the place of 2
         self.voice, self.trainer = Voice(self.shown), Together(ranks, device)
@@ -166,8 +168,8 @@ class Lead:
                 log = paths.run_folder(self.profile.name, task.fingerprint) / "log.txt"
                 self.shown.note(f"FAILED: {task.label}: {self.voice.last['error']}\n    log: {log}")
         others = f", {count['busy']} in the hands of another job" if count["busy"] else ""
-        self.shown.close(f"{count['done']} of {total} runs finished in {duration(time.monotonic() - started)}, {self.there} there "
-                         f"already{others}; make report PROFILE={self.profile.name} executes the notebooks with them")
+        self.shown.close(f"{count['done']} of {total} runs finished in {duration(time.monotonic() - started)}, {self.there} "
+                         f"there already{others}; make report PROFILE={self.profile.name} executes the notebooks with them")
         return 1 if count["failed"] else 0
 
     def perform(self, task: Task) -> None:
