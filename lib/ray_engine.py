@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from lib.data import Corpus
     from lib.engine import Task
 
+# Ray's own, which it reads when it is imported. The first: no warning that this will be its default some day.
+SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",            # a cluster that is started here reports to nobody
+            "RAY_raylet_start_wait_time_s": "180"}     # and may take its time on a machine that is busy
 CODE = ("lib", "data_prep", "pyproject.toml")          # what the machines are sent of this folder
 FETCH_SECONDS = 60.0          # between two checkpoints of a run that are fetched: what a machine that dies costs at most
 FETCH_SHARE = 0.05            # of the time, at most: large ones are fetched less often
@@ -68,6 +72,8 @@ class Ray:
         require(cpus is None or cpus >= 1, "--run-cpus", cpus, "1 or more")
         require(gpus is None or gpus >= 0 and (gpus < 1 or gpus == int(gpus)), "--run-gpus", gpus,
                 "0, a part of one GPU (0.5: two runs share it) or a whole number")
+        for name, value in SETTINGS.items():
+            os.environ.setdefault(name, value)
         self.cpus, self.gpus, self.command, self.every = cpus or 1, gpus, command, every
         self.transfers = threading.Lock()              # one checkpoint at a time: the driver's network is one
         self.looked, self.room, self.started, self.told = 0.0, 0, [], False
@@ -295,8 +301,6 @@ def connect(log: Path) -> None:
     if address.startswith("ray://"):
         raise SuiteError(f"RAY_ADDRESS = {address!r} is not valid: start the suite on a machine of the cluster (its first one, "
                          "for instance), with RAY_ADDRESS=auto")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")     # and no warning that this will be the default
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")                # of a cluster that is started here: it sends nothing
     silence(log)
     others = [f"/{path.name}" for path in paths.ROOT.iterdir() if path.name not in CODE]
     try:

@@ -25,10 +25,10 @@ from lib.errors import SuiteError
 from lib.experiments.base import Job
 from lib.identity import run_fingerprint
 from lib.places import Local
+from lib.ray_engine import SETTINGS, Ray
 
+os.environ.update(SETTINGS)                            # before Ray reads them
 ray = pytest.importorskip("ray", reason="Ray is not installed: .venv/bin/python -m pip install '.[ray]'")
-
-from lib.ray_engine import Ray  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 FAKE, QUICK = (str(HERE / "fake_worker.py"),), (str(HERE / "quick_worker.py"),)
@@ -37,25 +37,16 @@ QUICKLY = {"health_check_initial_delay_ms": 5000, "health_check_period_ms": 300,
 NODE = {"object_store_memory": 80 * 2 ** 20, "include_log_monitor": False}          # no more than the tests need
 
 
-def patiently(start):
-    """Ray gives a machine half a minute to start, which one that is busy with other tests may need twice."""
-    try:
-        return start()
-    except Exception:
-        return start()
-
-
 @pytest.fixture(scope="module")
 def machines():
     """A head without CPUs, where the driver is, and two machines of one CPU each."""
     from ray.cluster_utils import Cluster
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     head = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True, "_system_config": QUICKLY, **NODE}
-    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     os.environ["RAY_ADDRESS"] = cluster.address
     try:
         for _ in range(2):
-            patiently(lambda: cluster.add_node(num_cpus=1, **NODE))
+            cluster.add_node(num_cpus=1, **NODE)
         yield cluster
     finally:
         ray.shutdown()
