@@ -167,6 +167,8 @@ def test_when_a_batch_does_not_fit_then_it_is_split_no_further_than_needed(monke
     monkeypatch.setitem(gpus.GPUS, "h100", replace(gpus.GPUS["h100"], memory_gib=6.5))
     memory, parts = planning.memory_of(run, gpu_hours.speed("h100"))
     assert parts == 3 and memory == planning.needed(run, 11) / 2 ** 30 <= 0.9 * 6.5 < planning.needed(run, 16) / 2 ** 30
+    monkeypatch.setitem(gpus.GPUS, "h100", replace(gpus.GPUS["h100"], memory_gib=whole[0] + 0.5))
+    assert planning.memory_of(run, gpu_hours.speed("h100"))[1] == 2             # a tenth of it is not for tensors
     monkeypatch.setitem(gpus.GPUS, "h100", replace(gpus.GPUS["h100"], memory_gib=0.1))
     assert planning.memory_of(run, gpu_hours.speed("h100"))[1] == 32            # a window at once, whatever it needs
 
