@@ -36,6 +36,7 @@ def test_when_a_model_is_known_then_what_it_keeps_a_row_is_measured_exactly():
     model = Two()
     assert fit.kept_bytes(model, model, 8) == (0, A_ROW)
     assert model.calls == [1, 2]
+    assert fit.kept_bytes(model, model, 1) == (0, A_ROW) and model.calls == [1, 2, 1]
 
 
 def test_when_something_is_kept_of_any_batch_then_it_is_not_counted_by_row():
