@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 # Ray's own, which it reads when it is imported. The first: no warning that this will be its default some day.
 SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-            "RAY_USAGE_STATS_ENABLED": "0",            # a cluster that is started here reports to nobody
-            "RAY_raylet_start_wait_time_s": "180"}     # and may take its time on a machine that is busy
+            "RAY_USAGE_STATS_ENABLED": "0"}            # a cluster that is started here reports to nobody
 CODE = ("lib", "data_prep", "pyproject.toml")          # what the machines are sent of this folder
 FETCH_SECONDS = 60.0          # between two checkpoints of a run that are fetched: what a machine that dies costs at most
 FETCH_SHARE = 0.05            # of the time, at most: large ones are fetched less often
