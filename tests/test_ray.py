@@ -40,8 +40,8 @@ NODE = {"object_store_memory": 80 * 2 ** 20, "include_log_monitor": False}      
 
 
 def ports() -> dict[str, int]:
-    """Free ports for a machine's helpers. Where Ray is to choose them, it gives up if they take more than 15 seconds to start
-    (ray-project/ray#65983), as they may while other tests run."""
+    """Free ports for a machine's helpers: for those that it chooses itself, Ray waits 15 seconds (ray-project/ray#65983), which
+    can be too little while other tests run."""
     names = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in names]
@@ -50,16 +50,24 @@ def ports() -> dict[str, int]:
         return {name: each.getsockname()[1] for name, each in zip(names, sockets, strict=True)}
 
 
+def patiently(start):
+    """Once more, for the same reason."""
+    try:
+        return start()
+    except Exception:
+        return start()
+
+
 @pytest.fixture(scope="module")
 def machines():
     """A head without CPUs, where the driver is, and two machines of one CPU each."""
     from ray.cluster_utils import Cluster
     head = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True, "_system_config": QUICKLY, **NODE}
-    cluster = Cluster(initialize_head=True, head_node_args={**head, **ports()})
+    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args={**head, **ports()}))
     os.environ["RAY_ADDRESS"] = cluster.address
     try:
         for _ in range(2):
-            cluster.add_node(num_cpus=1, **NODE, **ports())
+            patiently(lambda: cluster.add_node(num_cpus=1, **NODE, **ports()))
         yield cluster
     finally:
         ray.shutdown()
