@@ -159,14 +159,11 @@ def _build_from_hub(config: CorpusConfig, found: dict[str, list[Path]], notes: l
     from data_prep import hub_build
     if not (work / "manifest.json").is_file():
         facts, more = hub_build.build(config, work, say)
-        notes += [f"{name} has {own['train']['tokens']:,} training and {own['heldout']['tokens']:,} held-out tokens in all: "
-                  "fewer than were asked for" for name, own in facts.items()
-                  if any(own[part]["tokens"] < asked for part, asked in
-                         (("train", config.train_tokens), ("heldout", config.heldout_tokens)))]
+        notes += hub_build.shortages(config, facts)
         pieces = tokenizer.load(work / "tokenizer.json").get_vocab_size()
         say("computing checksums")
         _write_manifest(config, facts, pieces, notes, work, more)
-    for hidden in work.glob(".*"):
+    for hidden in work.rglob(".*"):
         hidden.unlink()
 
 

@@ -1,8 +1,9 @@
 """Text from the Hugging Face hub: which data sets, and how a row of them becomes text.
 
-Everything that is known of a data set stands in one of the two tables below. A copy on the disk is read instead of the hub's
-own: `SUITE_HUB=folder` has the files of `owner/name` in `folder/owner/name`, as `hf download --repo-type dataset` puts them or
-in any depth and as .parquet, .jsonl or .txt; with `HF_HUB_OFFLINE=1` it is the cache of `HF_HOME` that must have them.
+Everything that is known of a data set stands in one of the two tables below; rows are read in the data set's own order. A
+copy on the disk is read instead of the hub's own: `SUITE_HUB=folder` has the files of `owner/name` in `folder/owner/name`, as
+`hf download --repo-type dataset` puts them or in any depth and as .parquet, .jsonl or .txt; with `HF_HUB_OFFLINE=1` it is the
+cache of `HF_HOME` that must have them.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,17 +50,23 @@ def build(config: CorpusConfig, work: Path, say: Say) -> tuple[Facts, Facts]:
         raise SuiteError(f"vocab = {config.vocab} is not valid: the tokeniser {config.tokenizer} has "
                          f"{named.get_vocab_size()} pieces; the model needs a row for each")
     evaluations = fetch(work, say)
-    journal = Journal(work)
     pieces = own_pieces(config, readers, named, work, say)
-    progress = Progress(config, journal, say)
     facts = {}
-    for name, reader in readers.items():
-        filling = Filling(config, reader, pieces, work, journal)
-        filling.run(progress)
-        facts[name] = filling.finish()
-    journal.close()
+    with closing(Journal(work)) as journal:
+        progress = Progress(config, journal, say)
+        for name, reader in readers.items():
+            filling = Filling(config, reader, pieces, work, journal)
+            filling.run(progress)
+            facts[name] = filling.finish()
     return facts, {"tokenizer": config.tokenizer or "the suite's own", "apart": list(config.apart),
                    "evaluations": evaluations}
+
+
+def shortages(config: CorpusConfig, facts: Facts) -> list[str]:
+    """A sentence for each finite domain that has less than was asked for."""
+    return [f"{name} has {own['train']['tokens']:,} training and {own['heldout']['tokens']:,} held-out tokens in all, "
+            "fewer than were asked for" for name, own in facts.items()
+            if own["train"]["tokens"] < config.train_tokens or own["heldout"]["tokens"] < config.heldout_tokens]
 
 
 def own_pieces(config: CorpusConfig, readers: dict[str, Reader], named: Tokenizer | None, work: Path, say: Say) -> Tokenizer:
@@ -133,8 +140,8 @@ class Progress:
         self.last = now
         rate = (self.done - self.start) / max(now - self.begun, 1e-9)
         left = f", about {duration((self.total - self.done) / rate)} left" if rate else ""
-        self.say(f"{name}: {self.done:,} of {self.total:,} tokens in all ({self.done / self.total:.0%}), {rate:,.0f} a second"
-                 f"{left}")
+        share = self.done / max(self.total, 1)
+        self.say(f"{name}: {self.done:,} of {self.total:,} tokens in all ({share:.0%}), {rate:,.0f} a second{left}")
 
     def finished(self, name: str, missing: int) -> None:
         """A finite domain that has fewer tokens than were asked for."""

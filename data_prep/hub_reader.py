@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 6        # in a row without a row read; `datasets` tries some of its own before each of them fails
 WAIT = 5.0          # seconds before the second attempt; twice as long before each further one
 ROWS = 512          # of a batch
+CLIENTS = ("httpx", "httpx2", "aiohttp", "requests", "urllib3", "http")     # whose errors need not be OSErrors
 REFUSED = (400, 401, 403, 404, 410, 416, 451)       # a status that waiting does not mend
 
 Say = Callable[[str], None]
@@ -38,14 +39,14 @@ class Disconnected(SuiteError):
 
 def passing(error: BaseException) -> bool:
     """Whether an error may go away by itself: the network's, but not the hub's refusal of a name or a person."""
-    import httpx
     import huggingface_hub.errors as hub
     status = getattr(getattr(error, "response", None), "status_code", None) or getattr(error, "status", None)
     if status in REFUSED or isinstance(error, (FileNotFoundError, PermissionError, hub.RepositoryNotFoundError,
                                                hub.OfflineModeIsEnabled, hub.EntryNotFoundError)):
         return False
-    of_aiohttp = any(cls.__module__.startswith("aiohttp") and cls.__name__ == "ClientError" for cls in type(error).__mro__)
-    return of_aiohttp or isinstance(error, (OSError, httpx.HTTPError))
+    kinds = type(error).__mro__
+    return any(kind.__module__.split(".")[0] in CLIENTS or kind in (OSError, getattr(hub, "XetDownloadError", None))
+               for kind in kinds)
 
 
 def patiently(what: str, attempt: Callable[[], T], instead: str, say: Say) -> T:

@@ -73,6 +73,7 @@ class Journal:
         self._last = time.monotonic()
 
     def close(self) -> None:
+        """What was not committed stays in the files until they are opened again."""
         for file in self._files.values():
             file.close()
         self._files.clear()

@@ -19,7 +19,7 @@ from lib.flops import matrix_weights
 from lib.identity import TRAINERS
 
 VARIABLE = "SUITE_COMPILE"
-WORTH = 3e16                    # operations of a training from which on it pays: minutes of a GPU, as compiling takes one or two
+WORTH = 3e16                    # operations of a training from which on it pays: minutes of a GPU, as compiling takes one
 
 log = logging.getLogger(__name__)
 Hidden = Callable[[torch.Tensor], torch.Tensor]

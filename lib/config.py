@@ -89,7 +89,8 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """`text`: a mixture of corpus domains by tokens. Otherwise the name of a synthetic task with its parameters."""
+    """`text`: a mixture of corpus domains by tokens, or some of them alike. Otherwise the name of a synthetic task with its
+    parameters."""
     source: str = "text"
     parameters: Items = ()
 

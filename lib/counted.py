@@ -30,8 +30,8 @@ def training(run: RunConfig, tokens: float | None = None) -> float:
 
 @lru_cache(maxsize=None)
 def evaluation(run: RunConfig, asked: Evaluation, domains: int) -> float:
-    """An evaluation on text of `domains` domains."""
-    found = passes(run, asked, domains)
+    """An evaluation on text of `domains` domains, or of those that the run names itself."""
+    found = passes(run, asked, len(dict(run.data.parameters).get("domains", ())) or domains)
     if found is None:
         return SHARE * training(run)
     return sum(forward_flops(run.model, attended(spec, run.model.layers, run.model.heads, length), length, tokens)

@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 import time
 import traceback
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -43,9 +45,9 @@ if TYPE_CHECKING:
 
 ANSWER = timedelta(minutes=10)          # a process that has not sent its gradients by then hangs, and ends all
 PATIENCE = timedelta(days=30)           # of those that wait while the first evaluates; one that dies is noticed at once
-BUSY_SECONDS = 5.0                      # before a run that another suite has in hand is asked for again
 PLACES = 2 ** 16                        # the batch system has given these processes theirs: no waiting for one here
 END = "end"
+TERMINATED = "terminated, as torchrun does with all when one has ended, and a batch system when the time is over"
 
 
 def joined() -> tuple[Ranks, str]:
@@ -87,17 +89,18 @@ class Together(Real):
                 result = trained(run, corpus, folder, self.ranks, self.device, progress)
             except SuiteError:                         # the others raise it too: the next run can follow
                 raise
-            except Exception as error:                 # the others wait for what will not come
+            except (Exception, SystemExit) as error:   # the others wait for what will not come
                 if self.ranks.size == 1:
                     raise
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)      # there is something to say first
                 traceback.print_exc()
                 raise SystemExit(lost(run, folder, self.ranks, error)) from error
         return result.model, result, sum(p.numel() for p in result.model.parameters())
 
 
-def lost(run: RunConfig, folder: Path, ranks: Ranks, error: Exception) -> str:
-    what = described(error).splitlines()[0]
-    if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):      # so torch says it of a link
+def lost(run: RunConfig, folder: Path, ranks: Ranks, error: BaseException) -> str:
+    what = str(error) if isinstance(error, SystemExit) else described(error).splitlines()[0]
+    if isinstance(error, dist.DistError) or "gloo" in what:
         what = f"one of the {ranks.size} processes ended or did not answer, as torchrun says below ({what})"
     return (f"run {folder.name} ({run.pattern.name}, seed {run.train.seed}) stopped: {what}. Start the same command again: "
             f"it goes on from the last checkpoint, with any number of processes. log: {folder / 'log.txt'}")
@@ -107,9 +110,10 @@ def follow(ranks: Ranks, device: str) -> None:
     """The work of all processes but the first."""
     trainer = Together(ranks, device)
     while (told := ranks.of_first(lambda: END)) != END:
-        run, folder, corpus = RunConfig.from_dict(told[0]), Path(told[1]), told[2]
+        run, folder = RunConfig.from_dict(told[0]), Path(told[1])
+        corpus = trainer.corpus(told[2]) if told[2] else None          # not on this machine: that ends all
         try:
-            trained(run, trainer.corpus(corpus) if corpus else None, folder, ranks, device)
+            trained(run, corpus, folder, ranks, device)
         except SuiteError:                             # the first process has it too, and says it
             continue
 
@@ -130,9 +134,10 @@ class Voice:
 
 
 class Lead:
-    """The work of the first process: the plan's missing runs, one after another."""
+    """The work of the first process: the plan's missing runs, one after another. A run that another job has is left to it."""
 
-    def __init__(self, profile: Profile, corpus: Corpus, names: list[str], ranks: Ranks, device: str, weights_only: bool) -> None:
+    def __init__(self, profile: Profile, corpus: Corpus, names: list[str], ranks: Ranks, device: str,
+                 weights_only: bool) -> None:
         self.profile, self.corpus, self.weights_only = profile, corpus, weights_only
         self.shown = display(os.fdopen(os.dup(2), "w", buffering=1))            # the log of a run takes the place of 2
         self.voice, self.trainer = Voice(self.shown), Together(ranks, device)
@@ -140,7 +145,6 @@ class Lead:
         if ranks.size > 1:
             self.worker.facts = replace(self.worker.facts, device=f"{ranks.size} x {device}")
         self.pending, self.there = self.missing(names or notebooks())
-        self.failures: list[str] = []
 
     def missing(self, names: list[str]) -> tuple[list[Task], int]:
         """Tasks, first seeds before second ones, and how many runs are there already."""
@@ -153,29 +157,20 @@ class Lead:
         return sorted(tasks, key=lambda task: task.replicate), len(jobs) - len(tasks)
 
     def run(self) -> int:
-        """Until nothing is pending; the exit status."""
-        started, total, done, idle = time.monotonic(), len(self.pending), 0, 0
-        while self.pending:
-            task = self.pending.pop(0)
-            self.voice.state, self.voice.counts = Active(task.label), (done, total, len(self.failures))
+        """All that is pending; the exit status."""
+        started, total = time.monotonic(), len(self.pending)
+        count = Counter()
+        for task in self.pending:
+            self.voice.state, self.voice.counts = Active(task.label), (count["done"], total, count["failed"])
             self.perform(task)
-            if self.voice.last["event"] == "busy":     # another suite has it: the others first, then ask again
-                self.pending.append(task)
-                idle += 1
-                if idle >= len(self.pending):
-                    time.sleep(BUSY_SECONDS)
-                    idle = 0
-                continue
-            idle = 0
+            count[self.voice.last["event"]] += 1
             if self.voice.last["event"] == "failed":
                 log = paths.run_folder(self.profile.name, task.fingerprint) / "log.txt"
-                self.failures.append(f"  {task.label}: {self.voice.last['error']}\n    log: {log}")
-                self.shown.note(f"FAILED: {self.failures[-1].strip()}")
-            else:
-                done += 1
-        self.shown.close(f"{done} of {total} runs finished in {duration(time.monotonic() - started)}, {self.there} there "
-                         f"already; make report PROFILE={self.profile.name} executes the notebooks with them")
-        return 1 if self.failures else 0
+                self.shown.note(f"FAILED: {task.label}: {self.voice.last['error']}\n    log: {log}")
+        others = f", {count['busy']} in the hands of another job" if count["busy"] else ""
+        self.shown.close(f"{count['done']} of {total} runs finished in {duration(time.monotonic() - started)}, {self.there} "
+                         f"there already{others}; make report PROFILE={self.profile.name} executes the notebooks with them")
+        return 1 if count["failed"] else 0
 
     def perform(self, task: Task) -> None:
         """One run to its end; what the worker said last is the outcome."""
@@ -190,7 +185,9 @@ class Lead:
                 self.trainer.train(run, corpus, folder, self.worker.progress())
         except Timeout:
             self.voice.say("busy")
-        except SuiteError as error:
+        except Exception as error:                     # it belongs to this run alone: the others go on
+            if not isinstance(error, SuiteError):
+                traceback.print_exc()
             self.voice.say("failed", error=described(error))
         else:
             self.voice.say("done")
@@ -224,9 +221,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     status = 0
     if ranks.first:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))          # torchrun may be quicker than the broken link
         try:
-            lead = prepared(options, ranks, device)
-            status = lead.run()
+            status = prepared(options, ranks, device).run()
         except SuiteError as error:                    # wrong input, said before any run began
             print(f"error: {error}", file=sys.stderr)
             status = 2

@@ -1,7 +1,7 @@
 """Counted floating-point operations of training and evaluation, and the memory of a training.
 
-Operations: matrix products of the weights, and attention by attended pairs. Memory: what lies in it at the end of the
-forward pass, when it is fullest.
+Operations: matrix products of the weights, and attention by attended pairs. Memory: what lies in it when it is fullest,
+between the forward and the backward pass.
 """
 
 from __future__ import annotations
@@ -59,11 +59,12 @@ def activation_bytes(model: ModelConfig, precision: str, tokens: int) -> int:
 
 def peak_bytes(model: ModelConfig, precision: str, tokens: int) -> int:
     """Most memory that a training holds on a GPU: state, the weights in the type of the products, activations of a
-    micro-batch of `tokens`, and logits of a slice with their softmax."""
+    micro-batch of `tokens`, and the larger of what is there for a moment: logits of a slice with their softmax, or the
+    gradients of the layer at work, twice what it keeps (as measured on a CPU)."""
     item, weights = item_bytes(precision), parameters(model)
+    copies, activations = item * weights if item != 4 else 0, activation_bytes(model, precision, tokens)
     logits = (2 * item + 4) * min(LOGITS, tokens * model.vocab)
-    copies = item * weights if item != 4 else 0
-    return STATE_BYTES * weights + copies + activation_bytes(model, precision, tokens) + logits
+    return STATE_BYTES * weights + copies + activations + max(logits, 2 * activations // model.layers)
 
 
 def item_bytes(precision: str) -> int:

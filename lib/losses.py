@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lib.config import Evaluation, RunConfig
+from lib.config import Evaluation
 from lib.data import domains_of
 from lib.errors import SuiteError, one_of, require
 from lib.experiments.base import Job
@@ -17,6 +18,8 @@ from lib.tables import job_names
 if TYPE_CHECKING:
     from lib.database import Database
 
+KEPT = 4096             # arrays, of some tens of KiB each: those of a thousand runs are not all held at once
+
 
 class Losses:
     """Losses of the jobs of one experiment, by the names that its table and figures use (`lib.tables.named`)."""
@@ -24,7 +27,7 @@ class Losses:
     def __init__(self, jobs: Sequence[Job], database: Database) -> None:
         self.database = database
         self.jobs: dict[str, list[Job]] = {}
-        self._read: dict[tuple[RunConfig, Evaluation, str], np.ndarray] = {}
+        self._array = lru_cache(KEPT)(database.array)           # an array of the database, read once while it is in use
         for name, job in zip(job_names(jobs), jobs, strict=True):
             if job.run.data.source == "text":
                 self.jobs.setdefault(name, []).append(job)
@@ -67,13 +70,6 @@ class Losses:
             sums, counts = (self._array(job, evaluation, f"{kind}.{domain}.{length}") for kind in ("nll", "count"))
             found.append(sums[:, inside].sum(axis=1) / counts[:, inside].sum(axis=1))
         return found
-
-    def _array(self, job: Job, evaluation: Evaluation, name: str) -> np.ndarray:
-        """An array of the database, read once."""
-        key = (job.run, evaluation, name)
-        if key not in self._read:
-            self._read[key] = self.database.array(job, evaluation, name)
-        return self._read[key]
 
     def _evaluation(self, job: Job, length: int, variant: str) -> Evaluation:
         for evaluation in job.evaluations:

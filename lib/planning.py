@@ -125,8 +125,8 @@ def memory_of(run: RunConfig, speed: Speed | None) -> tuple[float, int]:
     batch, parts = run.train.batch, 1
     if speed is not None:
         room = USABLE * speed.gpu.memory_gib * 2 ** 30
-        parts = next((n for n in range(1, batch) if batch % n == 0 and needed(run, batch // n) <= room), batch)
-    return needed(run, batch // parts) / 2 ** 30, parts
+        parts = next((n for n in range(1, batch) if needed(run, -(-batch // n)) <= room), batch)
+    return needed(run, -(-batch // parts)) / 2 ** 30, parts
 
 
 def needed(run: RunConfig, windows: int) -> int:

@@ -21,9 +21,12 @@ def unique_names(described: Sequence[tuple[str, Any, Any]]) -> list[str]:
 
 
 def named(runs: pd.DataFrame) -> pd.DataFrame:
-    """The table with a column `name` (`unique_names`)."""
-    windows, settings = runs["window"].fillna(-1), runs["setting"].fillna("")
-    return runs.assign(name=unique_names(list(zip(runs["series"], windows, settings, strict=True))))
+    """The table with a column `name` (`unique_names`), thought of once for each model and not for each row."""
+    described = pd.DataFrame({"series": runs["series"], "window": runs["window"].fillna(-1),
+                              "setting": runs["setting"].fillna("")}, index=runs.index)
+    which = described.groupby(list(described), sort=False).ngroup().to_numpy()
+    names = unique_names(list(described.drop_duplicates().itertuples(index=False, name=None)))
+    return runs.assign(name=np.array(names, dtype=object)[which])
 
 
 def job_names(jobs: Sequence[Any]) -> list[str]:

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from lib.checkpoint import load_checkpoint, save_checkpoint
 from lib.clock import Clock
 from lib.config import RunConfig, TrainConfig
-from lib.data import heldout_windows
+from lib.data import domains_of, heldout_windows
 from lib.errors import SuiteError, require
 from lib.evals.base import Metric
 from lib.memory import PeakMemory
@@ -149,7 +149,7 @@ def held_out(run: RunConfig, source: Source, corpus: Corpus | None) -> Windows:
         return {run.data.source: source.batch(LIGHT_SEED, 0, size, T)}
     if corpus is None:
         raise SuiteError("training on text needs its corpus: the light evaluations read held-out windows")
-    return {domain: heldout_windows(corpus, domain, T, size * T) for domain in corpus.domains}
+    return {domain: heldout_windows(corpus, domain, T, size * T) for domain in domains_of(run.data, corpus)}
 
 
 @torch.no_grad()

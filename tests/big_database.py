@@ -1,4 +1,4 @@
-"""Fills a profile's database with as many runs and metric rows as one likes, by SQL; `python tests/big_database.py` times it."""
+"""Fills a profile's database with as many runs and metric rows as one likes, by SQL (`big_database_times` times it)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from lib import database as module
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
-from lib.database import Database, Facts
+from lib.database import Database, Facts, now
 from lib.experiments.base import Job
 from lib.identity import code_fingerprint, evaluation_fingerprint, training_modules
 from lib.machine import machine
+from lib.schema import transaction
 
 MODEL = ModelConfig(vocab=64, d_model=16, layers=4, heads=2, kv_heads=1, head_dim=8, hidden=32)
 TRAIN = TrainConfig(steps=400, batch=2, length=64, warmup=1, precision="fp32", eval_every=8)
 WINDOWS = (2, 3, 4, 5)
-EVALUATIONS = (Evaluation.of("task", count=64), Evaluation.of("task", count=64, lengths=(128,)), Evaluation.of("attention_memory"))
+EVALUATIONS = (Evaluation.of("task", count=64), Evaluation.of("task", count=64, lengths=(128,)),
+               Evaluation.of("attention_memory"))
 TRAINING_SHARE = 4              # one in so many metric rows of a run is of its training, by step
 
 
@@ -30,17 +31,17 @@ def jobs(runs: int) -> list[Job]:
                    series="Local window", role="control", window=WINDOWS[n % len(WINDOWS)]) for n in range(runs)]
 
 
-def fill(database: Database, planned: Sequence[Job], rows_a_run: int, status: str = "done") -> None:
+def fill(database: Database, planned: Sequence[Job], rows_a_run: int) -> None:
     """Every job trained and evaluated, with `rows_a_run` metric rows each and one small array an evaluation."""
     facts = Facts({"torch": "2.13.0", "python": "3.11"}, machine(), "cpu", 1)
     code = code_fingerprint(training_modules(planned[0].run))
-    with module.transaction(database.connection):
+    with transaction(database.connection):
         columns = ("run", "pattern", "config", "data", "code", "status", "versions", "machine", "device", "threads", "started",
                    "ended", "seconds", "tokens_per_s", "peak_memory_mib", "parameters", "spent")
         insert = f"insert into runs ({', '.join(columns)}) values ({', '.join('?' * len(columns))})"
         database.connection.executemany(insert, (
-            (database.fingerprint(job.run), job.run.pattern.name, json.dumps(job.run.to_dict()), "", code, status,
-             json.dumps(facts.versions), facts.machine, facts.device, facts.threads, module.now(), module.now(), 30.0 + n % 7,
+            (database.fingerprint(job.run), job.run.pattern.name, json.dumps(job.run.to_dict()), "", code, "done",
+             json.dumps(facts.versions), facts.machine, facts.device, facts.threads, now(), now(), 30.0 + n % 7,
              1000.0 + n % 13, 300.0, 1234, json.dumps({"forward": 10.0, "backward": 15.0})) for n, job in enumerate(planned)))
         for evaluation in EVALUATIONS:
             own = evaluation_fingerprint(evaluation), evaluation.name, json.dumps(dict(evaluation.parameters))
@@ -55,8 +56,3 @@ def fill(database: Database, planned: Sequence[Job], rows_a_run: int, status: st
                                     " from runs, n order by runs.id, i", (of_training,))
         database.connection.execute(count + "select run_id, id, 'accuracy', 'copying', '', 64, i, null, null, 0.5 + 0.0001 * i "
                                     "from evaluations, n order by run_id, id, i", (each,))
-
-
-if __name__ == "__main__":
-    import big_database_times
-    big_database_times.main()

@@ -17,9 +17,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from lib import paths
 from lib.config import DataConfig, ModelConfig, PatternSpec, RunConfig, TrainConfig, fingerprint
-from lib.database import connect, transaction
 from lib.experiments.base import COLUMNS
 from lib.report import NotebookStatus
+from lib.schema import connect, transaction
 
 PROFILE = "made_up"
 DOMAINS = ("docs", "code", "stories", "math")

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 from hub_fakes import CONFIG, decoded, make_hub, sentences, start, web, write
 
@@ -161,8 +162,9 @@ def test_when_the_connection_is_lost_for_good_then_a_rerun_goes_on_and_the_files
     monkeypatch.setattr(journal, "EVERY", 0.0)
     pieces = hub_build.own_pieces
     monkeypatch.setattr(hub_build, "own_pieces", lambda *a: [pieces(*a), trained.append(1)][0])
-    with pytest.raises(hub_reader.Disconnected, match="OpenMathInstruct-2.*row 40.*What was read is kept"):
+    with pytest.raises(hub_reader.Disconnected, match="OpenMathInstruct-2.*row 40.*What was read is kept") as caught:
         build.corpus(CONFIG)
+    assert caught and not [file for file in psutil.Process().open_files() if str(place) in file.path and "math" in file.path]
     assert len(waits) == hub_reader.ATTEMPTS - 1
     (work,) = (place / "data").glob(".building-*")
     state = json.loads((work / journal.NAME).read_text())["state"]
@@ -245,7 +247,10 @@ def test_when_hashes_are_many_then_seen_says_what_a_set_would() -> None:
 
 def test_when_text_is_short_then_finite_domains_give_what_they_have_and_others_are_an_error(place: Path) -> None:
     big = dataclasses.replace(CONFIG, hub=("wikitext103",), apart=(), train_tokens=60_000, heldout_tokens=6_000)
-    facts = build.corpus(big).manifest["domains"]["wikitext103"]
+    corpus = build.corpus(big)
+    facts = corpus.manifest["domains"]["wikitext103"]
+    assert corpus.manifest["notes"] == [f"wikitext103 has {facts['train']['tokens']:,} training and "
+                                        f"{facts['heldout']['tokens']:,} held-out tokens in all, fewer than were asked for"]
     assert 16_000 < facts["train"]["tokens"] < 40_000 and 2_049 <= facts["heldout"]["tokens"] < 6_000
     with pytest.raises(SuiteError, match=r"domain 'tinystories' has [\d,]+ train tokens at 400 pieces, 900,000 are needed.*"
                                          "complete the copy of roneneldan/TinyStories"):

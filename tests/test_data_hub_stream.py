@@ -19,7 +19,7 @@ def test_when_connections_break_and_the_build_is_killed_then_the_corpus_is_that_
     monkeypatch.setenv("SUITE_HUB", str(make_hub(tmp_path / "copy")))
     monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path / "outputs"))
     copied = build.corpus(CONFIG)
-    server = Hub(make_hub(tmp_path / "served"), breaks=3)
+    server = Hub(make_hub(tmp_path / "served"), breaks=9)
     to_hub = {"HF_ENDPOINT": server.address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_TELEMETRY": "1"}
     try:
         first = start(tmp_path / "streamed", **to_hub)

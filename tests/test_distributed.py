@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from filelock import FileLock
 from shared_training import JOBS, LONG
-from small_run import trained
+from small_run import RUN, trained, with_recipe
 
 from lib import distributed, paths
 from lib.checkpoint import load_checkpoint
 from lib.database import Database
 from lib.errors import SuiteError
+from lib.experiments.base import Job
 from lib.identity import run_fingerprint
+from lib.ranks import Ranks
 
 HELPER = str(Path(__file__).with_name("shared_training.py"))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -44,7 +49,7 @@ def test_when_a_process_is_killed_then_all_end_and_the_error_names_it_and_the_ru
     ended = killed[1]
     assert ended.returncode == 1
     assert "rank      : 1" in ended.stderr and "Signal 9 (SIGKILL)" in ended.stderr
-    assert f"run {FIRST} (learned, seed 1) stopped: one of the 2 processes ended" in ended.stderr
+    assert re.search(rf"run {FIRST} \(learned, seed 1\) stopped: (one of the 2 processes ended|terminated)", ended.stderr)
     assert "it goes on from the last checkpoint" in ended.stderr
     assert load_checkpoint(paths.run_folder("tiny", FIRST), JOBS[0].run)["state"]["step"] == 17
 
@@ -69,3 +74,62 @@ def test_when_it_is_not_started_by_torchrun_then_error_says_how(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(SuiteError, match="started by torchrun: torchrun --nproc-per-node 2 -m lib.distributed"):
         distributed.joined()
+
+
+# One process, whose plan the test gives
+
+
+@pytest.fixture
+def lead(tmp_path, monkeypatch, capfd):
+    """`lead(jobs, weights_only)`: exit status, the last line that was shown, and the log of all."""
+    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
+
+    def of(jobs: list[Job], weights_only: bool) -> tuple[int, str, str]:
+        monkeypatch.setattr(distributed, "planned", lambda profile, name: SimpleNamespace(jobs=jobs))
+        found = distributed.Lead(SimpleNamespace(name="tiny"), None, ["any"], Ranks(), "cpu", weights_only)
+        status, said = found.run(), capfd.readouterr().err
+        return status, said.splitlines()[-1], said
+    return of
+
+
+def folder(job: Job) -> Path:
+    return paths.run_folder("tiny", run_fingerprint(job.run, None))
+
+
+def test_when_only_weights_are_asked_for_then_no_database_is_touched_and_the_next_lead_enters_them(lead):
+    status, last, _ = lead([Job.of(RUN)], True)
+    assert status == 0 and "1 of 1 runs finished" in last and not paths.database("tiny").exists()
+    changed = (folder(Job.of(RUN)) / "model.safetensors").stat().st_mtime_ns
+    status, last, _ = lead([Job.of(RUN)], False)
+    assert status == 0 and Database("tiny").trained(RUN)
+    assert (folder(Job.of(RUN)) / "model.safetensors").stat().st_mtime_ns == changed
+    assert "0 of 0 runs finished" in lead([Job.of(RUN)], False)[1]
+
+
+def test_when_several_seeds_are_planned_then_all_first_ones_come_before_second_ones(lead):
+    runs = [with_recipe(steps=2, warmup=1, eval_every=0, lr=lr, seed=seed) for lr in (1e-3, 2e-3) for seed in (5, 6)]
+    lead([Job.of(run) for run in runs], True)
+    ended = sorted(runs, key=lambda run: (folder(Job.of(run)) / "result.json").stat().st_mtime_ns)
+    assert [run.train.seed for run in ended] == [5, 5, 6, 6]
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_when_another_job_has_a_run_then_it_is_left_to_it_and_a_run_that_fails_is_named(lead, weights_only):
+    taken, wild, good = Job.of(RUN), Job.of(with_recipe(lr=1e30, warmup=0)), Job.of(with_recipe(seed=3))
+    folder(taken).mkdir(parents=True)
+    with FileLock(folder(taken) / "lock"):
+        status, last, said = lead([taken, wild, good], weights_only)
+    assert status == 1 and "1 of 3 runs finished" in last and "1 in the hands of another job" in last
+    assert "FAILED: learned, seed 1: run" in said and "diverged at step" in said and str(folder(wild) / "log.txt") in said
+    assert not (folder(taken) / "result.json").exists() and (folder(good) / "result.json").exists()
+
+
+def test_when_a_training_breaks_then_the_error_is_that_run_alone_where_no_other_process_waits(lead, monkeypatch):
+    def trained_by_all(run, *_):
+        if run.train.seed == 1:
+            raise KeyError("broken")
+        return original(run, *_)
+    original = distributed.trained
+    monkeypatch.setattr(distributed, "trained", trained_by_all)
+    status, last, said = lead([Job.of(RUN), Job.of(with_recipe(seed=3))], True)
+    assert status == 1 and "1 of 2 runs finished" in last and "FAILED: learned, seed 1: KeyError: 'broken'" in said

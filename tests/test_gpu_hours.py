@@ -101,6 +101,12 @@ def test_when_alphas_are_varied_then_every_value_of_every_layer_is_a_pass(monkey
     assert sum(seen) == sum(tokens for *_, tokens in counted.passes(run, evaluation, 2))
 
 
+def test_when_a_run_names_its_own_text_then_its_evaluations_are_of_that_alone():
+    evaluation, run = Evaluation.of("perplexity", tokens=64), run_of(length=16)
+    named = replace(run, data=DataConfig.of("text", domains=("stories",)))
+    assert counted.evaluation(run, evaluation, 4) == 4 * counted.evaluation(named, evaluation, 4)
+
+
 def test_when_the_mask_is_another_at_evaluation_then_its_pairs_count():
     run = replace(run_of(length=16), pattern=LOCAL)
     own, dense = (Evaluation.of("perplexity", tokens=64, **more) for more in ({}, {"pattern": ("dense", ())}))
@@ -148,18 +154,21 @@ def test_when_the_paper_trains_then_parameters_and_memory_are_as_by_hand():
     a_token = 16 * (2 * 6 * 512 + 6 * 10 * 64 + 32 + 8 * 1366) + 8 * 512
     assert flops.activation_bytes(ModelConfig(), "bf16", 32_768) == 32_768 * a_token
     peak = flops.peak_bytes(ModelConfig(), "bf16", 32_768)
-    assert peak == 18 * 60_850_688 + 32_768 * a_token + 8 * 2 ** 27
-    assert flops.peak_bytes(SMALL, "fp32", 10) == (16 * flops.parameters(SMALL) + 12 * 500
-                                                   + flops.activation_bytes(SMALL, "fp32", 10))
+    assert peak == 18 * 60_850_688 + 32_768 * a_token + 32_768 * a_token // 8          # two of 16 layers
+    few = replace(SMALL, vocab=5000)
+    assert flops.peak_bytes(few, "fp32", 10) == (16 * flops.parameters(few) + 12 * 10 * 5000
+                                                 + flops.activation_bytes(few, "fp32", 10))
 
 
 def test_when_a_batch_does_not_fit_then_it_is_split_no_further_than_needed(monkeypatch):
     run = gpu_hours.paper_run(LOCAL)
     whole = planning.memory_of(run, None)
-    assert whole == (pytest.approx(12.37, abs=0.01), 1) and planning.memory_of(run, gpu_hours.speed("a100")) == whole
-    monkeypatch.setitem(gpus.GPUS, "h100", replace(gpus.GPUS["h100"], memory_gib=6.0))
+    assert whole == (pytest.approx(12.67, abs=0.01), 1) and planning.memory_of(run, gpu_hours.speed("a100")) == whole
+    monkeypatch.setitem(gpus.GPUS, "h100", replace(gpus.GPUS["h100"], memory_gib=6.5))
     memory, parts = planning.memory_of(run, gpu_hours.speed("h100"))
-    assert parts == 4 and memory <= 0.9 * 6 < planning.needed(run, 16) / 2 ** 30
+    assert parts == 3 and memory == planning.needed(run, 11) / 2 ** 30 <= 0.9 * 6.5 < planning.needed(run, 16) / 2 ** 30
+    monkeypatch.setitem(gpus.GPUS, "h100", replace(gpus.GPUS["h100"], memory_gib=whole[0] + 0.5))
+    assert planning.memory_of(run, gpu_hours.speed("h100"))[1] == 2             # a tenth of it is not for tensors
     monkeypatch.setitem(gpus.GPUS, "h100", replace(gpus.GPUS["h100"], memory_gib=0.1))
     assert planning.memory_of(run, gpu_hours.speed("h100"))[1] == 32            # a window at once, whatever it needs
 

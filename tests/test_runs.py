@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from lib import database as module
-from lib import identity, paths, runs
+from lib import identity, paths, runs, schema
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
 from lib.database import Database, Facts
 from lib.errors import SuiteError
@@ -214,7 +214,7 @@ def test_when_the_database_is_of_the_first_schema_then_it_is_brought_up_to_this_
 
 
 @pytest.mark.parametrize("statement, message", [
-    (f"pragma user_version = {module.SCHEMA + 1}", "newer version of the suite"),
+    (f"pragma user_version = {schema.SCHEMA + 1}", "newer version of the suite"),
     ("create table other (x)", "not of this suite"),
 ])
 def test_when_the_file_is_newer_or_foreign_then_it_is_left_alone(statement, message):
@@ -250,13 +250,13 @@ def test_when_processes_create_and_write_at_once_then_all_of_it_is_there():
 def test_when_another_process_is_creating_the_tables_then_half_of_it_is_not_seen(filled):
     asked: list[str] = []
     filled.connection.set_trace_callback(asked.append)
-    assert module.version_of(filled.connection, filled.path) == module.SCHEMA
+    assert schema.version_of(filled.connection, filled.path) == schema.SCHEMA
     asked = [statement for statement in asked if not statement.startswith("--")]     # what SQLite asks itself meanwhile
     assert len(asked) == 1                                         # two statements would read two moments
 
 
 def test_when_there_are_ten_thousand_runs_then_reading_one_and_listing_all_is_quick(filled, capsys):
-    with module.transaction(filled.connection):
+    with schema.transaction(filled.connection):
         row = dict(filled.facts(filled.fingerprint(run())))
         names = [name for name in row if name not in ("id", "run")]
         filled.connection.executemany(

@@ -1,4 +1,4 @@
-"""Ten thousand runs and ten million rows, at a smaller size: what is asked costs what it returns, not what the database holds."""
+"""Ten thousand runs and ten million rows, in small: what is asked costs what it returns, not what the database holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from big_database import EVALUATIONS, fill, jobs
 
 from lib import database as module
-from lib import estimate, runs
+from lib import estimate, losses, runs, tables
 from lib.config import Evaluation, PatternSpec
 from lib.database import Database
 from lib.evals import EvalResult, Metric
@@ -54,7 +54,7 @@ def scans(database: Database, asked: list[str]) -> list[str]:
 
 
 QUESTIONS = {
-    "missing": lambda database, job: database.missing([job, replace(job, run=replace(job.run, pattern=PatternSpec.of("dense")))]),
+    "missing": lambda database, job: database.missing([job, Job.of(replace(job.run, pattern=PatternSpec.of("dense")))]),
     "trained": lambda database, job: database.trained(job.run),
     "evaluated": lambda database, job: database.evaluated(database.fingerprint(job.run)),
     "facts": lambda database, job: database.facts(database.fingerprint(job.run)),
@@ -181,3 +181,28 @@ def test_when_a_table_is_read_in_parts_then_the_page_gets_every_perplexity_and_a
             summary.read_tables(tmp_path, [damaged])
     (tmp_path / "04.csv").write_text((tmp_path / "01_window_sweep.csv").read_text().splitlines()[0] + "\n")
     assert len(summary.read_tables(tmp_path, ["04"])) == 0
+
+
+def test_when_a_table_has_many_rows_then_names_are_made_once_a_model(monkeypatch):
+    rows = [("Ramp", 6.0, None), ("Dense", None, None), ("Ramp", 8.0, "sigma=1"), ("Local", 4.0, None),
+            ("Dense", None, "ALiBi")]
+    order = np.random.default_rng(0).integers(0, len(rows), 500)
+    table = pd.DataFrame([rows[at] for at in order], columns=["series", "window", "setting"])
+    table.index = table.index[::-1]                                # not in order, as after a selection
+    described, made = [], tables.unique_names
+    monkeypatch.setattr(tables, "unique_names", lambda found: described.append(len(found)) or made(found))
+    names = ["Ramp, W=6", "Dense", "Ramp, W=8, sigma=1", "Local", "Dense, ALiBi"]
+    assert tables.named(table)["name"].tolist() == [names[at] for at in order] and described == [5]
+
+
+def test_when_runs_are_many_then_those_in_use_are_kept_and_not_all(filled, monkeypatch):
+    monkeypatch.setattr(losses, "KEPT", 4)
+    asked, plan = [], jobs(RUNS)
+    array = filled.array
+    monkeypatch.setattr(filled, "array", lambda *what: asked.append(what) or array(*what))
+    read = losses.Losses(plan, filled)._array
+    for _ in range(2):
+        for job in plan[:10]:
+            for _ in range(3):
+                assert read(job, EVALUATIONS[0], "right").tolist() == list(range(8))
+    assert len(asked) == 20 and read.cache_info().currsize == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lib.database import Database
     from lib.profiles import Profile
 
+KEPT = 1024                                 # runs whose metrics are held at once
 LAST_WORD = "Christoffel, last word"        # the series of the word whose pairs the controls have
 
 
@@ -87,7 +88,7 @@ class Evidence:
 
     def __init__(self, profile: Profile, notebook: str, finished: Sequence[str], database: Callable[[], Database]) -> None:
         self.profile, self.notebook, self._finished, self._database = profile, notebook, notebook in finished, database
-        self._read: dict[Job, pd.DataFrame] = {}
+        self._read = lru_cache(KEPT)(lambda job: self.database.metrics(job))
 
     @cached_property
     def parameters(self) -> Parameters:
@@ -155,11 +156,9 @@ class Evidence:
     # Numbers of runs
 
     def metrics(self, job: Job) -> pd.DataFrame:
-        """The metrics of a run, read once."""
+        """The metrics of a run, read once while it is in use."""
         _ = self.jobs                                           # only of a finished notebook
-        if job not in self._read:
-            self._read[job] = self.database.metrics(job)
-        return self._read[job]
+        return self._read(job)
 
     def value(self, job: Job, measure: str, **where: Any) -> float:
         """One value of a run at the end of training."""

@@ -58,7 +58,8 @@ def _read(path: Path) -> pd.DataFrame:
     try:
         # A fingerprint such as 12e4567... is no number.
         with pd.read_csv(path, dtype=str, keep_default_na=False, chunksize=ROWS) as parts:
-            return _kept(pd.concat([_kept(_with_numbers(part, path)) for part in parts], ignore_index=True)).reset_index(drop=True)
+            table = pd.concat([_kept(_with_numbers(part, path)) for part in parts], ignore_index=True)
+        return _kept(table).reset_index(drop=True)
     except SuiteError:
         raise
     except ValueError as error:
