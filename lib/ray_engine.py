@@ -14,6 +14,7 @@ import math
 import os
 import pickle
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
 
 # Ray's own, which it reads when it is imported. The first: no warning that this will be its default some day.
 SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-            "RAY_USAGE_STATS_ENABLED": "0",            # a cluster that is started here reports to nobody
-            "RAY_raylet_start_wait_time_s": "180"}     # and may take its time on a machine that is busy
+            "RAY_USAGE_STATS_ENABLED": "0"}            # a cluster that is started here reports to nobody
 CODE = ("lib", "data_prep", "pyproject.toml")          # what the machines are sent of this folder
 FETCH_SECONDS = 60.0          # between two checkpoints of a run that are fetched: what a machine that dies costs at most
 FETCH_SHARE = 0.05            # of the time, at most: large ones are fetched less often
 LOOK_SECONDS = 2.0            # between two looks at which machines there are
 WAIT_SECONDS = 60.0           # without any worker, before the person is told what may be the matter
+ANSWER_SECONDS = 10.0         # for a cluster's address to answer
 PART = 2 ** 26                # bytes of a corpus that are one Ray object
 
 
@@ -301,15 +302,25 @@ def connect(log: Path) -> None:
     if address.startswith("ray://"):
         raise SuiteError(f"RAY_ADDRESS = {address!r} is not valid: start the suite on a machine of the cluster (its first one, "
                          "for instance), with RAY_ADDRESS=auto")
+    if ":" in address:                                 # Ray itself would try for minutes, and print its attempts
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+        except (OSError, ValueError) as error:
+            raise nobody(address, error) from None
     silence(log)
     others = [f"/{path.name}" for path in paths.ROOT.iterdir() if path.name not in CODE]
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR,
                  runtime_env={"working_dir": str(paths.ROOT), "excludes": [*others, "__pycache__"]})
     except Exception as error:                         # Ray raises whatever occurs to it, plain `Exception` among them
-        what = f"no Ray cluster answers at RAY_ADDRESS = {address!r}" if address else "Ray does not start on this machine"
-        raise SuiteError(f"{what} ({first_line(error)}): start one with `ray start --head` and name its address, or unset "
-                         "RAY_ADDRESS to use this machine alone") from error
+        raise nobody(address, error) from error
+
+
+def nobody(address: str, error: Exception) -> SuiteError:
+    what = f"no Ray cluster answers at RAY_ADDRESS = {address!r}" if address else "Ray does not start on this machine"
+    return SuiteError(f"{what} ({first_line(error)}): start one with `ray start --head` and name its address, or unset "
+                      "RAY_ADDRESS to use this machine alone")
 
 
 def silence(log: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,16 +39,35 @@ QUICKLY = {"health_check_initial_delay_ms": 5000, "health_check_period_ms": 300,
 NODE = {"object_store_memory": 80 * 2 ** 20, "include_log_monitor": False}          # no more than the tests need
 
 
+def ports() -> dict[str, int]:
+    """Free ports for a machine's helpers: for those that it chooses itself, Ray waits 15 seconds (ray-project/ray#65983), which
+    can be too little while other tests run."""
+    names = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in names]
+        for each in sockets:
+            each.bind(("", 0))
+        return {name: each.getsockname()[1] for name, each in zip(names, sockets, strict=True)}
+
+
+def patiently(start):
+    """Once more, for the same reason."""
+    try:
+        return start()
+    except Exception:
+        return start()
+
+
 @pytest.fixture(scope="module")
 def machines():
     """A head without CPUs, where the driver is, and two machines of one CPU each."""
     from ray.cluster_utils import Cluster
     head = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True, "_system_config": QUICKLY, **NODE}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args={**head, **ports()}))
     os.environ["RAY_ADDRESS"] = cluster.address
     try:
         for _ in range(2):
-            cluster.add_node(num_cpus=1, **NODE)
+            patiently(lambda: cluster.add_node(num_cpus=1, **NODE, **ports()))
         yield cluster
     finally:
         ray.shutdown()
@@ -168,7 +189,7 @@ def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_
     while not (folder(one) / "checkpoint.pt").exists():
         assert time.monotonic() < deadline and suite.poll() is None
         time.sleep(0.05)
-    (worker,) = [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"][1:] == list(FAKE)]
+    worker = psutil.Process(int(log(one)[0].split()[-1]))              # a log begins with the number of the process
     suite.kill()
     suite.wait()
     worker.wait(20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,6 +38,14 @@ def test_when_machines_have_gpus_then_a_run_has_one_unless_the_person_says_other
 def test_when_a_run_is_to_have_an_impossible_share_then_it_is_refused(numbers):
     with pytest.raises(SuiteError, match="--run-"):
         Ray(**numbers)
+
+
+def test_when_nobody_answers_at_the_address_then_it_is_said_within_seconds(monkeypatch):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))                  # it does not listen
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(SuiteError, match="no Ray cluster answers at RAY_ADDRESS = .*refused.*unset RAY_ADDRESS"):
+            ensure([job(1)], "tiny", None, shown=Quiet(), places=Ray())
 
 
 def test_when_the_address_is_that_of_a_client_then_the_error_says_where_to_start(monkeypatch):
