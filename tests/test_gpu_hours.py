@@ -57,6 +57,11 @@ def test_when_drawn_keys_are_counted_then_the_mean_is_that_of_many_drawn_graphs_
     for more in ({}, {"reach": 40}):
         drawn = patterns.build("power_law", layers=60, heads=2, mode="draws", draws=25, sigma=0.7, window=3, **more)
         assert expected.pairs(drawn, 90) == pytest.approx(drawn.pairs(90), rel=0.01)
+        found = 0.0                                                # by the law itself, query by query and distance by distance
+        for i in range(90):
+            law = {d: d ** -1.7 for d in range(1, min(i, more.get("reach", 90)) + 1)}
+            found += min(i, 3) + 1 + sum(1 - (1 - q / sum(law.values())) ** 25 for d, q in law.items() if d > 3)
+        assert expected.pairs(drawn, 90) == pytest.approx(60 * found, rel=1e-9)
     certain = patterns.build("power_law", layers=1, mode="draws", draws=3, sigma=0.7, window=0)
     assert expected.pairs(certain, 2) == 3.0                       # the second query draws the first token for certain
     for name, own in (("power_law", {"budget": 9, "window": 2}), ("scaled_base", {}), ("dense", {})):

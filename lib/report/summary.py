@@ -58,29 +58,35 @@ def _read(path: Path) -> pd.DataFrame:
     try:
         # A fingerprint such as 12e4567... is no number.
         with pd.read_csv(path, dtype=str, keep_default_na=False, chunksize=ROWS) as parts:
-            table = pd.concat([_kept(_with_numbers(part, path)) for part in parts], ignore_index=True)
-        return _kept(table).reset_index(drop=True)
+            table = _kept(pd.concat([_kept(_complete(part, path)) for part in parts], ignore_index=True))
+        numbers = {name: pd.to_numeric(table[name].replace("", np.nan)) for name in _NUMBERS}
+        return table.assign(**numbers).reset_index(drop=True)
     except SuiteError:
         raise
     except ValueError as error:
         raise SuiteError(f"{path}: {str(error).strip()}; delete the file and run the report again") from error
 
 
-def _with_numbers(table: pd.DataFrame, path: Path) -> pd.DataFrame:
+def _complete(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     missing = [column for column in COLUMNS if column not in table.columns]
     if missing:
         raise SuiteError(f"{path}: no column {', '.join(missing)}; delete the file and run the report again")
-    return table.assign(**{name: pd.to_numeric(table[name].replace("", np.nan)) for name in _NUMBERS})
+    return table
 
 
 def _kept(table: pd.DataFrame) -> pd.DataFrame:
-    return table[whole_windows(table) | ~table.duplicated(_SHOWN)]
+    """Of a table of text: before its numbers are read, since most rows go."""
+    whole = (table[["position", "layer", "step"]] == "").all(axis=1)
+    return table[_perplexity(table) & whole | ~table.duplicated(_SHOWN)]
+
+
+def _perplexity(table: pd.DataFrame) -> pd.Series:
+    return (table["measure"] == "perplexity") & (table["variant"] == "") & (table["split"] != "")
 
 
 def whole_windows(table: pd.DataFrame) -> pd.Series:
     """Which rows are perplexities of the unchanged model after the last step, at any length."""
-    whole = table[["position", "layer", "step"]].isna().all(axis=1)
-    return (table["measure"] == "perplexity") & whole & (table["variant"] == "") & (table["split"] != "")
+    return _perplexity(table) & table[["position", "layer", "step"]].isna().all(axis=1)
 
 
 def perplexities(table: pd.DataFrame) -> pd.DataFrame:
