@@ -85,7 +85,8 @@ class Estimator:
         return found
 
     def learn(self, database: Database) -> None:
-        query = "select id, config, tokens_per_s from runs where status = 'done' and machine = ? and tokens_per_s > 0"
+        query = """select id, config, tokens_per_s from runs where status = 'done' and machine = ? and tokens_per_s > 0
+                   and device not like '% x %' and (threads = 1 or device = 'cuda')"""      # not the speed of several together
         runs = {}
         for row in database.connection.execute(query, (machine(),)):
             runs[row["id"]] = run = RunConfig.from_dict(json.loads(row["config"]))

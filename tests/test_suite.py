@@ -7,10 +7,12 @@ import io
 import json
 import os
 import pty
+import sqlite3
 import struct
 import termios
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -258,6 +260,14 @@ def test_when_runs_were_timed_then_the_estimate_is_theirs(house):
     assert known.evaluation(job(9, 1).run, Evaluation.of("task", count=1)) < 1
     twice = replace(job(9, 1).run, model=replace(TINY, layers=4, hidden=64))
     assert known.rate(twice) == pytest.approx(1000 * estimate.operations(job(9, 1).run) / estimate.operations(twice))
+
+
+@pytest.mark.parametrize("device, threads, counts", [("cpu", 1, True), ("cuda", 4, True), ("cpu", 4, False), ("8 x cuda", 1, False)])
+def test_when_several_cores_or_gpus_trained_a_run_then_its_speed_says_nothing_of_one(house, device, threads, counts):
+    engine.ensure([job(1, 1)], "tiny", None, 1, shown=Quiet())
+    with closing(sqlite3.connect(paths.database("tiny"))) as connection, connection:
+        connection.execute("update runs set device = ?, threads = ?", (device, threads))
+    assert estimate.Estimator.from_history().knows == counts
 
 
 def test_when_jobs_differ_in_cost_then_the_longest_of_a_notebook_comes_first(house):
