@@ -109,6 +109,9 @@ def test_when_there_are_many_runs_then_each_question_has_the_answer_of_its_own_r
     filled.connection.execute("update runs set status = 'failed' where run = ?", (filled.fingerprint(plan[7].run),))
     assert not filled.trained(plan[7].run) and filled.missing([plan[7]]) == [plan[7]]
     assert filled.evaluated(filled.fingerprint(plan[8].run)) == set(map(module.evaluation_fingerprint, EVALUATIONS))
+    filled.connection.execute("delete from evaluations where run_id = (select id from runs where run = ?)",
+                              (filled.fingerprint(plan[10].run),))
+    assert filled.missing([plan[10]]) == [plan[10]] and filled.missing([Job.of(plan[10].run)]) == []      # it is trained
     table = filled.metrics(Job.of(plan[9].run, EVALUATIONS[0]))
     assert set(table["run"]) == {filled.fingerprint(plan[9].run)} and len(table) == ROWS // 4 + (ROWS - ROWS // 4) // 3
 
