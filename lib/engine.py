@@ -85,7 +85,7 @@ class Engine:
         self.estimator = Estimator(may_measure=False)
         self.done = self.deaths = 0
         self.seconds_left: float | None = None
-        self.estimated = 0.0                           # time.monotonic
+        self.estimate_due = 0.0                        # time.monotonic
 
     def run(self) -> None:
         """Until nothing is pending; raises `EngineError` in the end if a run failed."""
@@ -237,15 +237,18 @@ class Engine:
         return Snapshot(self.done, total, len(self.failures), active, self.left())
 
     def left(self) -> float | None:
-        """Seconds to the end: what remains of active and pending runs, over the workers. Computed anew each second."""
-        if time.monotonic() - self.estimated < 1:
+        """Seconds to the end: what remains of active and pending runs, over the workers. Computed anew each second,
+        or less often where thousands of runs make it take more than a twentieth of the time."""
+        begin = time.monotonic()
+        if begin < self.estimate_due:
             return self.seconds_left
-        self.estimated = time.monotonic()
         tasks = [worker.task for worker in self.workers if worker.task]
         estimator = self.estimator if self.estimator.knows else self.first_impression(tasks)
         if estimator.knows:
             remaining = [self.remaining(task, estimator) for task in [*tasks, *self.pending]]
             self.seconds_left = max(sum(remaining) / max(1, self.places.count()), max(remaining, default=0.0))
+        now = time.monotonic()
+        self.estimate_due = now + max(1.0, 20 * (now - begin))
         return self.seconds_left
 
     def first_impression(self, tasks: Iterable[Task]) -> Estimator:

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lib import expected, profiles, tables
 from lib import paths as where
-from lib import profiles, tables
 from lib.experiments import experiment
-from lib.experiments.power_law_sigma import draws_for, expected_pairs
+from lib.experiments.power_law_sigma import draws_for
 from lib.findings import (capacity_battery, christoffel, extrapolation, power_law_sigma, published_battery,
                           published_lengths, published_sweep)
 from lib.patterns import build
@@ -64,8 +64,8 @@ def test_when_draws_are_counted_out_for_a_budget_then_the_drawn_graphs_have_its_
         m, wanted = draws_for(sigma, budget, radius, length), np.minimum(budget, np.arange(length) + 1).sum()
         pattern = build("power_law", layers=8, mode="draws", sigma=sigma, draws=m, window=radius)
         drawn = np.mean([pattern.mask(layer, length).sum() for layer in range(8)])
-        assert drawn == pytest.approx(wanted, rel=0.01) and drawn == pytest.approx(expected_pairs(sigma, m, radius, length), rel=0.01)
-        assert expected_pairs(sigma, m - 1, radius, length) < wanted or expected_pairs(sigma, m + 1, radius, length) > wanted
+        assert drawn == pytest.approx(wanted, rel=0.01) and drawn == pytest.approx(expected.draws(sigma, m, radius, length), rel=0.01)
+        assert expected.draws(sigma, m - 1, radius, length) < wanted or expected.draws(sigma, m + 1, radius, length) > wanted
 
 
 def test_when_a_layer_hardly_learns_then_its_gradient_norm_says_so():

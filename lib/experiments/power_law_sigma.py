@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from lib import expected
 from lib.config import Evaluation, PatternSpec
 from lib.errors import require
 from lib.experiments import base
@@ -66,18 +67,9 @@ def draws_for(sigma: float, budget: int, radius: int, length: int) -> int:
     wanted = float(np.minimum(budget, np.arange(length) + 1).sum())
     require(budget >= radius + 1, "budgets", budget, f"at least the window's {radius + 1} keys")
     low, high = 0, 1
-    while expected_pairs(sigma, high, radius, length) < wanted:
+    while expected.draws(sigma, high, radius, length) < wanted:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if expected_pairs(sigma, middle, radius, length) < wanted else (low, middle)
-    return min((low, high), key=lambda m: abs(expected_pairs(sigma, m, radius, length) - wanted))
-
-
-def expected_pairs(sigma: float, draws: int, radius: int, length: int) -> float:
-    """Pairs of one layer in the mean: query i has its window, and each distance beyond it with probability `1 - (1 - q)^m`,
-    q the law on its predecessors' distances 1 to i."""
-    weight = np.arange(1, length) ** -(1.0 + sigma)
-    near = float(np.minimum(radius + 1, np.arange(length) + 1).sum())
-    return near + sum(float((1 - (1 - weight[radius:i] / weight[:i].sum()) ** draws).sum())
-                      for i in range(radius + 1, length))
+        low, high = (middle, high) if expected.draws(sigma, middle, radius, length) < wanted else (low, middle)
+    return min((low, high), key=lambda m: abs(expected.draws(sigma, m, radius, length) - wanted))
