@@ -9,6 +9,7 @@ import ast
 import gc
 import hashlib
 import re
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -58,18 +59,22 @@ def versions() -> dict[str, str]:
         raise SuiteError(f"{lock} is missing: it names the libraries of the offline corpus; `make lock` writes it")
     found = {}
     for name in sorted(set(re.findall(r"^[A-Za-z0-9][\w.-]*", lock.read_text(), re.MULTILINE)) - ASIDE):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+        if (installed := distribution(name)) is not None:
+            found[name] = installed.version
     return found
+
+
+def distribution(name: str) -> metadata.Distribution | None:
+    """What is installed under this name. Once Ray is imported, copies of its own stand before the installed libraries."""
+    places = [place for place in sys.path if Path(place).name != "thirdparty_files"]
+    return next(iter(metadata.distributions(name=name, path=places)), None)
 
 
 @lru_cache(maxsize=1)
 def modules(seed: int) -> list[Module]:
     """Their Python files, tests left out, in the order of a seeded hash: any first part has all libraries in it."""
     found = [Module(name, file.as_posix(), Path(str(file.locate())))
-             for name in versions() for file in metadata.files(name) or ()
+             for name in versions() for file in distribution(name).files or ()
              if file.suffix == ".py" and not {"..", "tests", "test", "testing"} & set(file.parts)]
     return sorted(found, key=lambda m: hashlib.sha256(f"{seed}/{m.distribution}/{m.path}".encode()).digest())
 

@@ -88,8 +88,8 @@ def test_when_modules_are_listed_then_only_of_distributions_in_the_lock() -> Non
 
 def test_when_the_machine_lists_files_in_another_order_then_the_modules_keep_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     first = [(m.distribution, m.path) for m in sources.modules(0)]
-    files = metadata.files
-    monkeypatch.setattr(metadata, "files", lambda name: list(reversed(files(name) or [])))
+    files = metadata.PathDistribution.files.fget
+    monkeypatch.setattr(metadata.PathDistribution, "files", property(lambda own: list(reversed(files(own) or []))))
     sources.modules.cache_clear()
     assert [(m.distribution, m.path) for m in sources.modules(0)] == first
     assert [(m.distribution, m.path) for m in sources.modules(1)] != first
@@ -201,3 +201,14 @@ def test_when_sets_overlap_then_jaccard_is_that_of_the_words_and_minhash_estimat
     assert jaccard(a, b) == pytest.approx(truth, abs=1e-12)
     agreement = (signatures([a, b])[0] == signatures([a, b])[1]).mean()
     assert agreement == pytest.approx(truth, abs=4 * (truth * (1 - truth) / (clean.BANDS * clean.ROWS)) ** 0.5)
+
+
+def test_when_ray_was_imported_then_its_copies_of_libraries_do_not_count(monkeypatch, tmp_path):
+    there = sources.distribution("psutil").version
+    copy = tmp_path / "thirdparty_files" / "psutil-0.0.1.dist-info"
+    copy.mkdir(parents=True)
+    (copy / "METADATA").write_text("Name: psutil\nVersion: 0.0.1\n")
+    monkeypatch.syspath_prepend(copy.parent)
+    assert metadata.version("psutil") == "0.0.1" != there
+    assert sources.distribution("psutil").version == there
+    assert sources.distribution("a-library-that-nobody-has") is None
