@@ -37,6 +37,7 @@ CHECKPOINT_SECONDS = 20.0
 CHECKPOINT_SHARE = 0.05         # of the time, at most: where writing takes long it is done less often
 RECORDS = 50                    # points of a training curve
 LIGHT_BATCHES = 2               # held-out batches of a light evaluation, each domain
+LIGHT_WINDOWS = 16              # and at least as many windows, where batches are small
 LIGHT_SEED = 2 ** 31 + 2 ** 30  # a task's held-out draws; training seeds and `lib.evals` stay below
 PROGRESS_SECONDS = 0.5
 ALONE = Ranks()
@@ -144,7 +145,7 @@ Windows = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 def held_out(run: RunConfig, source: Source, corpus: Corpus | None) -> Windows:
     """Tokens and targets `[N, T]` of each split of the light evaluation: the corpus's domains, or the task."""
-    size, T = LIGHT_BATCHES * run.train.batch, run.train.length
+    size, T = max(LIGHT_WINDOWS, LIGHT_BATCHES * run.train.batch), run.train.length
     if run.data.source != "text":
         return {run.data.source: source.batch(LIGHT_SEED, 0, size, T)}
     if corpus is None:
