@@ -104,8 +104,9 @@ def turn_heads(x: torch.Tensor, at: int, out: torch.Tensor, to: int, heads: int,
 
 
 def _slices(tokens: int, vocab: int, device: torch.device) -> list[slice]:
-    """Slices of tokens whose logits stay in a CPU's second cache (2 MiB of float32), or fill a GPU (512 MiB)."""
-    rows = max(1, (2 ** 19 if device.type == "cpu" else 2 ** 27) // vocab)
+    """Slices of tokens whose logits stay in a CPU's second cache (2 MiB of float32), or fill a GPU (512 MiB); 128 tokens at
+    least, since every slice reads the table and adds to the whole of its gradient."""
+    rows = max(128, (2 ** 19 if device.type == "cpu" else 2 ** 27) // vocab)
     return [slice(at, at + rows) for at in range(0, tokens, rows)]
 
 
