@@ -16,7 +16,7 @@ from made_up_results import MadeUpDatabase
 
 PROFILES = ("smoke", "small", "overnight", "paper")
 # Most language-model runs, most training tokens in millions, most task runs
-BUDGETS = {"smoke": (30, 0.5, 14), "small": (64, 110, 40), "overnight": (480, 1100, 260), "paper": (460, 175_000, 260)}
+BUDGETS = {"smoke": (30, 0.5, 14), "small": (64, 20, 40), "overnight": (480, 1100, 260), "paper": (460, 175_000, 260)}
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ class Parameters(base.Parameters):
     trained_masks: tuple[str, ...] = ("dense", "fibonacci/linear", "local", "random_offsets")   # masks of those models
     trained_layers: int = 2               # depth of those models
     trained_length: int = 64              # tokens of a task's sequence
-    trained_steps: int = 1000             # optimiser steps of a task's run
+    trained_steps: int = 500              # optimiser steps of a task's run
 
 
 class CapacityBattery(base.Experiment):

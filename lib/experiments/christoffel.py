@@ -24,7 +24,7 @@ class Parameters(base.Parameters):
     task_masks: tuple[str, ...] = ("dense", "word", "local", "random_offsets")     # dense, word (the last), words, controls
     task_windows: tuple[int, ...] = (0,)  # distances 0 to W beside the words of the tasks
     task_length: int = 128                # tokens of a task's sequence
-    task_steps: int = 400                 # optimiser steps of a task's run
+    task_steps: int = 300                 # optimiser steps of a task's run
 
 
 class Christoffel(base.Experiment):

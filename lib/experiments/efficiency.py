@@ -24,7 +24,7 @@ class Parameters(base.Parameters):
     pattern_length: int = 1024            # T at which every pattern is measured
     step_length: int = 512                # T of the training step
     rounds: int = 9                       # of a comparison: everything in it is timed once a round
-    seconds: float = 1.5                  # of a comparison, beyond its first three rounds
+    seconds: float = 1.0                  # of a comparison, beyond its first three rounds
 
 
 class Efficiency(base.Experiment):

@@ -30,7 +30,7 @@ class Parameters(base.Parameters):
     context: int = 2                      # tokens whose earlier place is looked for (recurrence distance)
     copy_distances: tuple[int, ...] = (24, 48, 96)        # tokens from a symbol to where it must be said again
     copy_masks: tuple[str, ...] = ("dense", "local", "fibonacci/linear", "power_law")     # masks of the planted copies
-    copy_steps: int = 400                 # optimiser steps of a planted copy
+    copy_steps: int = 300                 # optimiser steps of a planted copy
 
 
 class LongRungs(base.Experiment):
