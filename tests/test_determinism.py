@@ -17,16 +17,20 @@ from lib.experiments.base import COLUMNS
 TIMED = ("run_seconds", "run_tokens_per_s", "run_peak_memory_mib")       # what two executions cannot have in common
 
 
-def executed(outputs: Path) -> Path:
-    """A whole report in an empty folder; the folder of its tables."""
-    ended = subprocess.run([sys.executable, "-m", "lib.suite", "report", "--profile", "smoke"], cwd=paths.ROOT,
-                           env={**os.environ, "SUITE_OUTPUTS": str(outputs)}, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr[-4000:]
-    return outputs / "smoke"
+def started(outputs: Path) -> subprocess.Popen:
+    """A whole report in an empty folder, begun; what it prints is in `log.txt` there."""
+    outputs.mkdir()
+    with open(outputs / "log.txt", "wb") as log:
+        return subprocess.Popen([sys.executable, "-m", "lib.suite", "report", "--profile", "smoke"], cwd=paths.ROOT,
+                                env={**os.environ, "SUITE_OUTPUTS": str(outputs)}, stdout=log, stderr=subprocess.STDOUT)
 
 
 def test_when_smoke_is_executed_twice_from_nothing_then_every_table_and_every_verdict_is_the_same(tmp_path):
-    one, two = (executed(tmp_path / name) for name in ("one", "two"))
+    folders = [tmp_path / name for name in ("one", "two")]
+    ended = [suite.wait() for suite in [started(folder) for folder in folders]]      # both at once: each has pauses
+    logs = [(folder / "log.txt").read_text(encoding="utf-8", errors="replace")[-4000:] for folder in folders]
+    assert ended == [0, 0], "\n".join(logs)
+    one, two = (folder / "smoke" for folder in folders)
     tables = sorted(path.name for path in (one / "results").glob("*.csv"))
     assert tables == sorted(f"{path.stem}.csv" for path in paths.NOTEBOOKS.glob("*.ipynb"))
     for name in tables:

@@ -144,9 +144,9 @@ def test_when_text_is_trained_then_each_domain_is_measured_on_its_held_out_windo
     found = {(m.step, m.split): m.value for m in result.metrics if m.measure == "nll"}
     assert sorted(found) == [(step, split) for step in (5, 10, 12) for split in "ab"]
     for split in "ab":
-        part = torch.from_numpy(stored["heldout", split][:8 * 16 + 1].astype(np.int64))
+        part = torch.from_numpy(stored["heldout", split][:16 * 16 + 1].astype(np.int64))      # 16 windows of 16 tokens
         with torch.no_grad():
-            logits = result.model(part[:-1].view(8, 16))
+            logits = result.model(part[:-1].view(16, 16))
         assert found[12, split] == pytest.approx(F.cross_entropy(logits.flatten(0, 1), part[1:]).item(), rel=1e-5)
     with pytest.raises(SuiteError, match="needs its corpus"):
         train_run(run, make_source(run.data, corpus), None, tmp_path / "without")
