@@ -41,7 +41,7 @@ def install(root: Path) -> None:
         create(venv)
     unfinished.touch()
     say("installing the pinned packages into .venv (some minutes the first time)")
-    # Python compiles what is imported, when it is; all that is there, which pip would compile, takes as long as the download.
+    # Python compiles what is imported, when it is; compiling all that is there, as pip would, doubles the time of this.
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     subprocess.run([*pip, "-r", "requirements.lock"], check=True, cwd=root)
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--editable", "."], check=True, cwd=root)
