@@ -10,7 +10,7 @@ ARGS    ?=
 VENV  := .venv
 PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-SUITE  = $(PY) -m lib.suite
+SUITE  = $(PY) -m suite
 GIVEN  = --profile "$(PROFILE)" $(if $(CORPUS),--corpus "$(CORPUS)") $(ARGS)
 WHERE  = $(if $(ENGINE),--engine "$(ENGINE)")
 
@@ -35,7 +35,7 @@ help:
 	@echo "make compare PATTERN=name [PROFILE] [CORPUS]   a pattern beside dense, local and the best, at equal pairs"
 	@echo "make verify  [RUN=fingerprint] [ARGS=--all]    a result computed again from its stored weights, and compared"
 	@echo "make bench   [ARGS=--quick or --goals]         speed and memory of attention and of a training step, measured"
-	@echo "make gpu-check                                 on a GPU: is it right, how fast (or python3 -m lib.gpu_check)"
+	@echo "make gpu-check                                 on a GPU: is it right, how fast (or python3 -m suite.bench.gpu)"
 	@echo "make lab                                       JupyterLab in notebooks/, with the suite's kernel"
 	@echo "make lock                                      requirements.lock anew from pyproject.toml"
 	@echo "make clean                                     delete reports, tables, executed notebooks; keep trained runs"
@@ -45,11 +45,11 @@ help:
 	@echo "CORPUS    a folder of your own text, one subfolder a domain (.txt, .jsonl, .parquet)"
 	@echo "GPU       hours on one by name, for instance h100"
 	@echo "ENGINE    ray: report, notebook and compare train on the machines of RAY_ADDRESS (docs/many_machines.md)"
-	@echo "PYTHON    Python 3.11 to 3.13 that .venv is made from; ARGS: more options of python -m lib.suite"
-	@echo "The report is outputs/PROFILE/report/index.html; python -m lib.runs lists what was trained."
+	@echo "PYTHON    Python 3.11 to 3.13 that .venv is made from; ARGS: more options of python -m suite"
+	@echo "The report is outputs/PROFILE/report/index.html; python -m suite.run.browse lists what was trained."
 
 $(STAMP): requirements.lock pyproject.toml
-	@$(CHOOSE); "$$python" -I lib/bootstrap.py
+	@$(CHOOSE); "$$python" -I tools/bootstrap.py
 
 report: $(STAMP)
 	@$(SUITE) report $(GIVEN) $(WHERE)
@@ -66,17 +66,17 @@ compare: $(STAMP)
 	$(SUITE) compare "$(PATTERN)" $(GIVEN) $(WHERE)
 
 verify: $(STAMP)
-	@$(PY) -m lib.verify $(RUN) $(GIVEN)
+	@$(PY) -m suite.run.verify $(RUN) $(GIVEN)
 
 bench: $(STAMP)
-	@$(PY) -m lib.bench $(ARGS)
+	@$(PY) -m suite.bench $(ARGS)
 
 test: $(STAMP)
 	@$(PY) -m pytest $(ARGS)
 
-# On a machine whose own Python has torch and triton: python3 -m lib.gpu_check, without .venv.
+# On a machine whose own Python has torch and triton: python3 -m suite.bench.gpu, without .venv.
 gpu-check: $(STAMP)
-	@$(PY) -m lib.gpu_check $(ARGS)
+	@$(PY) -m suite.bench.gpu $(ARGS)
 
 lab: $(STAMP)
 	@cd notebooks && ../$(PY) -m jupyter lab $(ARGS)

@@ -1,4 +1,4 @@
-"""Build a corpus, or open it when it is there: `python -m data_prep.build --profile small [--corpus folder]`.
+"""Build a corpus, or open it when it is there: `python -m suite corpus --profile small [--corpus folder]`.
 
 Documents are read in a seeded order until there are enough, copies left out, split, and written as tokens. All of it happens
 in a temporary folder that gets its name by one move at the end: a corpus is whole or not there. Text from the hub, which takes
@@ -7,7 +7,6 @@ hours, goes on where a killed build left it (`data_prep.hub_build`).
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import hashlib
 import json
@@ -22,10 +21,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from data_prep import folder, tokenizer
-from data_prep.supply import LEAST, TOKENIZER_BYTES, Domain, folder_domains, offline_domains, split
+from data_prep.config import CorpusConfig
+from data_prep.supply import (LEAST, TOKENIZER_BYTES, Domain, folder_domains,
+                              offline_domains, split)
 from lib import paths
 from lib.config import fingerprint
-from lib.data import SPLITS, Corpus, CorpusConfig
+from lib.data import SPLITS, Corpus
 from lib.errors import SuiteError
 from lib.files import write_atomically
 
@@ -275,24 +276,3 @@ def table(built: Corpus) -> str:
             left_out = ", ".join(f"{count:,} {kind}" for kind, count in facts["removed"].items())
             lines.append(f"{'':<16}left out: {left_out}")
     return "\n".join(lines)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """0, or 2 with the message of a SuiteError."""
-    parser = argparse.ArgumentParser(prog="python -m data_prep.build", description=__doc__.splitlines()[0])
-    parser.add_argument("--profile", default="small", help="whose corpus: a name in profiles/ (default: small)")
-    parser.add_argument("--corpus", default="", metavar="FOLDER", help="a person's own text instead of the offline corpus")
-    options = parser.parse_args(arguments)
-    try:
-        from lib.profiles import load
-        built = corpus(load(options.profile, corpus=options.corpus).corpus, say=lambda line: print(line, flush=True))
-    except SuiteError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print("\n".join(built.manifest["notes"] + [table(built)]))
-    print(f"{built.manifest['pieces']} pieces; fingerprint {built.fingerprint}; {built.path}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data_prep import tokenizer
+from data_prep.config import CorpusConfig
 from data_prep.hub import DOMAINS
 from data_prep.hub_evals import fetch
 from data_prep.hub_reader import HubDocument, Reader, Say, patiently
 from data_prep.journal import Journal
 from data_prep.supply import LEAST, TOKENIZER_BYTES
-from lib.data import SPLITS, CorpusConfig
+from lib.data import SPLITS
 from lib.errors import SuiteError
 from lib.files import write_atomically
-from lib.progress import duration
+from lib.text import duration
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

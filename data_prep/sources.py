@@ -19,7 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.clean import Duplicates, without_licence_header, without_licence_paragraphs
+from data_prep.clean import (Duplicates, without_licence_header,
+                             without_licence_paragraphs)
 from lib.errors import SuiteError
 from lib.paths import ROOT
 

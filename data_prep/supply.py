@@ -13,8 +13,8 @@ import numpy as np
 
 from data_prep import folder, mathematics, sources, stories
 from data_prep.clean import Duplicates
+from data_prep.config import CorpusConfig
 from data_prep.sources import Document
-from lib.data import CorpusConfig
 from lib.errors import SuiteError
 
 if TYPE_CHECKING:

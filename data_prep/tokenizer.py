@@ -20,7 +20,8 @@ ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "<|eos|>", "<|eot_id|>", "[SEP]
 
 def train(texts: Iterable[str], vocab: int) -> Tokenizer:
     """A tokeniser of at most `vocab` pieces (END, the 256 bytes, merges); fewer when the text has no more pairs to merge."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import (Tokenizer, decoders, models, pre_tokenizers,
+                            trainers)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

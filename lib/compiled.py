@@ -15,8 +15,8 @@ import torch
 
 from lib.config import RunConfig
 from lib.errors import one_of
-from lib.flops import matrix_weights
-from lib.identity import TRAINERS
+from lib.patterns import pattern_class
+from lib.patterns.base import TRAINER
 
 VARIABLE = "SUITE_COMPILE"
 WORTH = 3e16                    # operations of a training from which on it pays: minutes of a GPU, as compiling takes one
@@ -42,13 +42,13 @@ def why_not(run: RunConfig, device: str, asked: str) -> str:
     one_of(asked, ("", "0", "1"), f"value of {VARIABLE}")
     if asked == "0":
         return f"{VARIABLE}=0"
-    if run.pattern.name in TRAINERS:
+    if pattern_class(run.pattern.name).trainer != TRAINER:
         return f"the attention of pattern {run.pattern.name!r} changes from step to step"
     if asked == "1":
         return ""
     if torch.device(device).type != "cuda":
         return f"on a {device} the suite has kernels of its own; {VARIABLE}=1 compiles all the same"
-    operations = 6.0 * matrix_weights(run.model) * run.train.tokens
+    operations = 6.0 * run.model.matrix_weights * run.train.tokens
     if operations < WORTH:
         return f"a training of {operations:.1e} operations is too short for it; {VARIABLE}=1 compiles all the same"
     return ""

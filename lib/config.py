@@ -54,6 +54,12 @@ class ModelConfig:
         require(self.position in ("rope", "alibi", "nope"), "position", self.position, "one of rope, alibi, nope")
         require(self.position != "rope" or self.head_dim % 2 == 0, "head_dim", self.head_dim, "even, as RoPE turns pairs")
 
+    @property
+    def matrix_weights(self) -> int:
+        """Weights that take part in a matrix product for every token; the embedding once, as the output matrix."""
+        attention = self.d_model * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        return self.layers * (attention + 3 * self.d_model * self.hidden) + self.vocab * self.d_model
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -117,13 +123,26 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a finished run, by name with parameters (`lib.evals`)."""
+    """One evaluation of a finished run, by name with parameters (`suite.evals`)."""
     name: str
     parameters: Items = ()
 
     @classmethod
     def of(cls, name: str, **parameters: Any) -> Evaluation:
         return cls(name, freeze(parameters))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One measured value. The other fields tell values of one measure apart (`suite.experiments.base.COLUMNS`)."""
+    measure: str
+    value: float
+    split: str = ""                 # held-out domain or task
+    variant: str = ""               # how the model was changed for the evaluation
+    length: int | None = None       # evaluation length, tokens
+    position: int | None = None     # first position (or distance) of a bin, tokens
+    layer: int | None = None        # from 0
+    step: int | None = None         # optimiser step; None: after training
 
 
 def fingerprint(*parts: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,37 +18,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SPLITS = ("train", "heldout")
-
-
-@dataclass(frozen=True)
-class CorpusConfig:
-    """What to build. The numbers of tokens are met exactly; upper bounds of a folder and of finite hub texts."""
-    folder: str = ""                  # a person's own text (`data_prep.folder`); empty: the offline corpus
-    vocab: int = 2048                 # pieces of the tokeniser
-    train_tokens: int = 3_500_000     # a domain
-    heldout_tokens: int = 150_000     # a domain
-    seed: int = 0                     # which documents, in which order; the generators' text
-    hub: tuple[str, ...] = ()         # domains of the Hugging Face hub (`data_prep.hub.DOMAINS`) instead of the offline corpus
-    apart: tuple[str, ...] = ()       # further ones, for the runs that name them; no other run is evaluated on them
-    tokenizer: str = ""               # of hub text: a name on the hub or a path; empty: pieces of its own, trained on the text
-
-    @property
-    def domains(self) -> tuple[str, ...]:
-        """Of the hub."""
-        return (*self.hub, *self.apart)
-
-    def __post_init__(self) -> None:
-        require(not (self.folder and self.hub), "hub", self.hub, "empty where there is a folder")
-        require(bool(self.hub) or not (self.apart or self.tokenizer), "hub", self.hub, "domains, for `apart` and `tokenizer`")
-        if self.hub:
-            from data_prep.hub import DOMAINS
-            for name in self.domains:
-                one_of(name, DOMAINS, "domain of the hub")
-                require(self.domains.count(name) == 1, "hub", self.domains, "each domain once")
-        require(257 <= self.vocab < 1 << 32, "vocab", self.vocab, "at least 257: the 256 bytes and the end of a document")
-        for name in ("train_tokens", "heldout_tokens"):
-            require(getattr(self, name) >= 1000, name, getattr(self, name), "an integer of at least 1000")
-        require(self.seed >= 0, "seed", self.seed, "0 or more")
 
 
 class Corpus:
@@ -99,8 +67,7 @@ class Corpus:
         return self.path / "evaluations" / task if task in self.manifest.get("evaluations", ()) else None
 
     def tokenizer(self) -> Tokenizer:
-        from data_prep import tokenizer
-        return tokenizer.load(self.path / "tokenizer.json")
+        return load_tokenizer(self.path / "tokenizer.json")
 
     def _name(self, split: str, domain: str, kind: str) -> str:
         return f"{one_of(split, SPLITS, 'split')}-{one_of(domain, (*self.domains, *self.apart), 'domain')}.{kind}"
@@ -156,25 +123,17 @@ def text_source(corpus: Corpus, mixture: Mapping[str, float] | None = None) -> T
     return TextSource(corpus, dict.fromkeys(corpus.domains, 1.0) if mixture is None else mixture)
 
 
-def make_source(data: DataConfig, corpus: Corpus | None) -> Source:
-    """The source that a run's configuration names: `text` (parameter `mixture`: pairs of domain and weight, or `domains`:
-    some of the corpus, alike) or a task."""
-    parameters = dict(data.parameters)
-    if data.source != "text":
-        from lib.tasks import task
-        return task(data.source, **parameters)
-    if corpus is None:
-        raise SuiteError("data source 'text' needs a corpus, and none was given")
-    for name in parameters:
-        one_of(name, ("mixture", "domains"), "parameter of data source 'text'")
-    if "domains" in parameters:
-        return text_source(corpus, dict.fromkeys(parameters["domains"], 1.0))
-    return text_source(corpus, dict(parameters["mixture"]) if "mixture" in parameters else None)
-
-
 def domains_of(data: DataConfig, corpus: Corpus) -> tuple[str, ...]:
     """The domains that a run on text is evaluated on: those that it names itself, otherwise those of the corpus."""
     return tuple(dict(data.parameters).get("domains", corpus.domains))
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokeniser in the file `path`. Documents may quote its special pieces, so none of them is read as special."""
+    from tokenizers import Tokenizer
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
 def heldout_windows(corpus: Corpus, domain: str, length: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 SHARE = {"cpu": 0.5, "cuda": 0.9}               # of the free memory that a training may take: a CPU's is shared with others
-WORK = {"cpu": 2 ** 26, "cuda": 2 ** 31}        # bytes of one slice of logits and of what is computed from it (`lib.ops`)
+WORK = {"cpu": 2 ** 26, "cuda": 2 ** 31}        # bytes of one slice of logits and of what is computed from it (`lib.fused.ops`)
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
 

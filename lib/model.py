@@ -15,7 +15,7 @@ from lib import patterns, rope
 from lib.attention import sparse_attention
 from lib.config import ModelConfig, RunConfig
 from lib.errors import SuiteError, require
-from lib.ops import cross_entropy, rms_norm, swiglu, token_losses
+from lib.fused.ops import cross_entropy, rms_norm, swiglu, token_losses
 from lib.patterns import Pattern, SoftWindow
 
 
@@ -155,7 +155,7 @@ class Transformer(nn.Module):
 
     def states(self, x: torch.Tensor, *, pattern: Pattern | None = None, rope: str = "vanilla",
                trained_length: int | None = None) -> torch.Tensor:
-        """As `hidden`, from embedded tokens `[B, T, d_model]`: for gradients by position (`lib.evals.gradient_flow`)."""
+        """As `hidden`, from embedded tokens `[B, T, d_model]`: for gradients by position (`suite.evals.gradient_flow`)."""
         pattern = self.pattern if pattern is None else self.checked(pattern)
         turn, slopes = self.position(x, rope, trained_length)
         for block in self.blocks:

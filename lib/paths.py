@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 PROFILES = ROOT / "profiles"
-PUBLISHED = ROOT / "lib" / "published"
+PUBLISHED = ROOT / "suite" / "published"
 
 
 def outputs() -> Path:

@@ -20,7 +20,7 @@ from lib import compiled as compiler
 from lib.config import RunConfig, TrainConfig
 from lib.errors import SuiteError
 from lib.fit import rows_at_once
-from lib.ops import IGNORED, cross_entropy
+from lib.fused.ops import IGNORED, cross_entropy
 
 if TYPE_CHECKING:
     from lib.clock import Clock

@@ -12,8 +12,8 @@ from functools import lru_cache
 import torch
 from torch.autograd.function import once_differentiable
 
-from lib import ops
 from lib.errors import one_of, require
+from lib.fused import ops
 
 VARIANTS = ("vanilla", "interpolation", "ntk", "yarn")
 BETA_FAST, BETA_SLOW = 32.0, 1.0    # YaRN: a pair that turns more often over the trained length is kept, less often squeezed

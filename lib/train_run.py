@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib.checkpoint import load_finished, save_finished
-from lib.config import RunConfig
-from lib.evals.base import Metric
+from lib.config import Metric, RunConfig
 from lib.model import Transformer, build_model
 from lib.ranks import Ranks
 from lib.training import ALONE, CHECKPOINT_SECONDS, Progress, train

@@ -21,13 +21,12 @@ import torch.nn.functional as F
 
 from lib.checkpoint import load_checkpoint, save_checkpoint
 from lib.clock import Clock
-from lib.config import RunConfig, TrainConfig
+from lib.config import Metric, RunConfig, TrainConfig
 from lib.data import domains_of, heldout_windows
 from lib.errors import SuiteError, require
-from lib.evals.base import Metric
+from lib.fused.ops import IGNORED, token_losses
 from lib.memory import PeakMemory
 from lib.model import Transformer, build_model
-from lib.ops import IGNORED, token_losses
 from lib.ranks import Ranks, Step, autocast
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ CHECKPOINT_SHARE = 0.05         # of the time, at most: where writing takes long
 RECORDS = 50                    # points of a training curve
 LIGHT_BATCHES = 2               # held-out batches of a light evaluation, each domain
 LIGHT_WINDOWS = 16              # and at least as many windows, where batches are small
-LIGHT_SEED = 2 ** 31 + 2 ** 30  # a task's held-out draws; training seeds and `lib.evals` stay below
+LIGHT_SEED = 2 ** 31 + 2 ** 30  # a task's held-out draws; training seeds and `suite.evals` stay below
 PROGRESS_SECONDS = 0.5
 ALONE = Ranks()
 

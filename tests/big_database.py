@@ -8,12 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
-from lib.database import Database, Facts, now
-from lib.experiments.base import Job
-from lib.identity import code_fingerprint, evaluation_fingerprint, training_modules
-from lib.machine import machine
-from lib.schema import transaction
+from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
+                        RunConfig, TrainConfig)
+from suite.experiments.base import Job
+from suite.run.database import Database, Facts, now
+from suite.run.schema import transaction
+from suite.settings.fingerprints import (code_fingerprint,
+                                         evaluation_fingerprint,
+                                         training_modules)
+from suite.settings.machine import machine
 
 MODEL = ModelConfig(vocab=64, d_model=16, layers=4, heads=2, kv_heads=1, head_dim=8, hidden=32)
 TRAIN = TrainConfig(steps=400, batch=2, length=64, warmup=1, precision="fp32", eval_every=8)

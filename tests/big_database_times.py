@@ -21,9 +21,11 @@ def main():
     os.environ["SUITE_OUTPUTS"] = folder
     sys.path[:0] = [os.getcwd(), os.path.dirname(__file__)]
     from big_database import EVALUATIONS, fill, jobs
-    from lib import estimate, paths
-    from lib import runs as runs_module
-    from lib.database import Database
+
+    from lib import paths
+    from suite.plan import estimate
+    from suite.run import browse as runs_module
+    from suite.run.database import Database
     with timed("the plan's jobs"):
         planned = jobs(runs)
     if not paths.database("big").exists():
@@ -67,7 +69,7 @@ def main():
 
 
 def database_rows():
-    from lib.database import Database
+    from suite.run.database import Database
     database = Database("big")
     found = {name: database.connection.execute(f"select count(*) from {name}").fetchone()[0]
              for name in ("runs", "evaluations", "metrics", "arrays")}

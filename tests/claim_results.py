@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
-from lib import profiles
-from lib.claims.evidence import Evidence, pattern_of
-from lib.claims.judge import Judgement, judge_from
-from lib.claims.ledger import Claim, load
-from lib.config import Evaluation, RunConfig, fingerprint
-from lib.experiments import names
-from lib.experiments.base import Job
-from lib.patterns.learned import alpha_of
 from made_up_results import DOMAINS, MadeUpDatabase
+
+from lib.config import Evaluation, RunConfig, fingerprint
+from lib.patterns.learned import alpha_of
+from suite.claims.evidence import Evidence, pattern_of
+from suite.claims.judge import Judgement, judge_from
+from suite.claims.ledger import Claim, load
+from suite.experiments import names
+from suite.experiments.base import Job
+from suite.settings import profiles
 
 ITEMS = 60
 TOKENS, BLOCK = 8192, 32        # held-out tokens of a domain, and how many share their noise

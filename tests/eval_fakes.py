@@ -11,9 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from data_prep import tokenizer as bpe
-from lib.config import DataConfig, ModelConfig, PatternSpec, RunConfig, TrainConfig
+from lib.config import (DataConfig, ModelConfig, PatternSpec, RunConfig,
+                        TrainConfig)
 from lib.model import build_model
-from lib.tasks.base import IGNORED
+from suite.tasks.base import IGNORED
 
 torch.set_num_threads(1)
 V = 320

@@ -11,9 +11,11 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from lib import paths, worker  # noqa: E402  (the worker is started by this file's path)
-from lib.evals.base import EvalResult, Metric  # noqa: E402
+from lib import paths
 from lib.files import write_atomically  # noqa: E402
+from suite.evals.base import EvalResult, Metric  # noqa: E402
+from suite.run import \
+    worker  # noqa: E402  (the worker is started by this file's path)
 
 
 def note(what: str) -> None:

@@ -13,10 +13,11 @@ import pyarrow
 import tokenizers
 from pyarrow import parquet
 
+from data_prep.config import CorpusConfig
 from data_prep.stories import Story
 from data_prep.words import LEXICON
 from lib import paths
-from lib.data import Corpus, CorpusConfig
+from lib.data import Corpus
 
 WORDS = LEXICON["adj"] + LEXICON["thing"] + LEXICON["trade"] + LEXICON["place"]
 CONFIG = CorpusConfig(vocab=400, train_tokens=12_000, heldout_tokens=2_000, hub=("fineweb_edu", "tinystories", "math"),

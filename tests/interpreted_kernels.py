@@ -15,7 +15,8 @@ from lib.attention import sparse_attention
 from lib.attention.call import CACHE, checked
 from lib.attention.gpu import Gpu, ops, plans
 from lib.errors import SuiteError
-from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow
+from lib.patterns import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets,
+                          SoftWindow)
 
 torch.set_num_threads(1)
 # Of the output, of gradients, and of those of alpha and span, long sums of terms with both signs. Float32: a dozen roundings of

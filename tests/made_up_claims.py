@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from report_site import ALL_PATTERNS, DOMAINS, DONE, WAITING
 
-from lib.claims import Claim, Judgement
-from lib.claims.ledger import Call, Published
-from lib.claims.measures import Measure
-from lib.claims.region import Region
-from lib.experiments.base import COLUMNS
+from suite.claims import Claim, Judgement
+from suite.claims.ledger import Call, Published
+from suite.claims.measures import Measure
+from suite.claims.region import Region
+from suite.experiments.base import COLUMNS
 
 MEASURED = ("supported", "contradicted", "undecided")
 LONG = "suite-a-name-as-long-as-the-longest-are"
@@ -79,12 +79,12 @@ def all_patterns(runs: list[str], seeds: int = 1) -> pd.DataFrame:
 
 
 def replace_judging(patch: pytest.MonkeyPatch, found: list[Judgement]) -> list[tuple]:
-    """Let `lib.claims` answer with `found`; returns the list of its calls."""
+    """Let `suite.claims` answer with `found`; returns the list of its calls."""
     calls: list[tuple] = []
 
     def judge(profile: Any, corpus: Any, notebooks: Any) -> list[Judgement]:
         calls.append((profile.name, corpus, tuple(notebooks)))
         return found
     patch.setattr("data_prep.build.existing", lambda config: "the corpus")
-    patch.setattr("lib.claims.judge", judge)
+    patch.setattr("suite.claims.judge", judge)
     return calls

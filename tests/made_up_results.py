@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from lib.config import Evaluation, fingerprint
-from lib.experiments.base import Job
+from suite.experiments.base import Job
 
 DOMAINS = ("docs", "code")
 WINDOWS = 12            # of the shortest length; longer ones have fewer

@@ -8,9 +8,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from lib import worker  # noqa: E402  (the worker is started by this file's path)
-from lib.data import make_source  # noqa: E402
 from lib.train_run import train_run  # noqa: E402
+from suite.run import \
+    worker  # noqa: E402  (the worker is started by this file's path)
+from suite.tasks import make_source  # noqa: E402
 
 SECONDS = 0.05                # a step, at least
 

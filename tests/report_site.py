@@ -13,13 +13,15 @@ import nbformat
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbformat.v4 import (new_code_cell, new_markdown_cell, new_notebook,
+                         new_output)
 
 from lib import paths
-from lib.config import DataConfig, ModelConfig, PatternSpec, RunConfig, TrainConfig, fingerprint
-from lib.experiments.base import COLUMNS
-from lib.report import NotebookStatus
-from lib.schema import connect, transaction
+from lib.config import (DataConfig, ModelConfig, PatternSpec, RunConfig,
+                        TrainConfig, fingerprint)
+from suite.experiments.base import COLUMNS
+from suite.report import NotebookStatus
+from suite.run.schema import connect, transaction
 
 PROFILE = "made_up"
 DOMAINS = ("docs", "code", "stories", "math")

@@ -1,7 +1,7 @@
 """One of several processes that train together, as tests/test_ranks.py and tests/test_distributed.py start it.
 
     python tests/shared_training.py FOLDER      with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: all of SCENARIOS
-    torchrun ... tests/shared_training.py lead  `lib.distributed` on the runs of `JOBS`; KILL=step kills process 1 there
+    torchrun ... tests/shared_training.py lead  `suite.run.torchrun` on the runs of `JOBS`; KILL=step kills process 1 there
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ import torch  # noqa: E402  (this file is started by its path)
 import torch.distributed as dist  # noqa: E402
 from small_run import RUN, with_recipe  # noqa: E402
 
-from lib import data, distributed, ranks, training  # noqa: E402
+from lib import data, ranks, training
 from lib.config import Evaluation, RunConfig  # noqa: E402
-from lib.data import make_source  # noqa: E402
-from lib.engine import Task, label  # noqa: E402
 from lib.errors import SuiteError  # noqa: E402
-from lib.experiments.base import Job  # noqa: E402
-from lib.identity import run_fingerprint  # noqa: E402
-from lib.ops import IGNORED  # noqa: E402
+from lib.fused.ops import IGNORED  # noqa: E402
 from lib.ranks import Ranks  # noqa: E402
 from lib.train_run import train_run  # noqa: E402
+from suite.experiments.base import Job  # noqa: E402
+from suite.run import torchrun as distributed  # noqa: E402
+from suite.run.engine import Task, label  # noqa: E402
+from suite.settings.fingerprints import run_fingerprint  # noqa: E402
+from suite.tasks import make_source  # noqa: E402
 
 LONG = with_recipe(steps=40, batch=5)
 JOBS = [Job.of(with_recipe(LONG, seed=seed), Evaluation.of("task", count=8)) for seed in (1, 2)]
@@ -125,7 +126,7 @@ class Tiny(distributed.Lead):
     """The lead of a plan of two short runs on a synthetic task."""
 
     def missing(self, names):
-        from lib.database import Database
+        from suite.run.database import Database
         lacking = Database("tiny").missing(JOBS)
         return [Task(job, run_fingerprint(job.run, None), label(job)) for job in lacking], len(JOBS) - len(lacking)
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from lib.config import DataConfig, ModelConfig, PatternSpec, RunConfig, TrainConfig
-from lib.data import make_source
+from lib.config import (DataConfig, ModelConfig, PatternSpec, RunConfig,
+                        TrainConfig)
 from lib.train_run import TrainResult, train_run
+from suite.tasks import make_source
 
 MODEL = ModelConfig(vocab=16, d_model=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=40)
 RECIPE = TrainConfig(steps=12, batch=4, length=16, lr=5e-3, warmup=3, precision="fp32", eval_every=5, seed=1)

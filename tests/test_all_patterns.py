@@ -8,17 +8,20 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 import pytest
-
-from lib import paths, patterns, profiles
-from lib.errors import SuiteError
-from lib.experiments import experiment
-from lib.experiments.all_patterns import LITERATURE, Parameters, at_equal_edges, bigbird_shares, left_out
-from lib.experiments.common import Recipe
-from lib.findings import all_patterns as found
-from lib.findings import shared
-from lib.losses import Losses
-from lib.patterns import build
 from made_up_results import DOMAINS, MadeUpDatabase
+
+from lib import paths, patterns
+from lib.errors import SuiteError
+from lib.patterns import build
+from suite.experiments import experiment
+from suite.experiments.all_patterns import (LITERATURE, Parameters,
+                                            at_equal_edges, bigbird_shares,
+                                            left_out)
+from suite.experiments.common import Recipe
+from suite.settings import profiles
+from suite.study.findings import all_patterns as found
+from suite.study.findings import shared
+from suite.study.losses import Losses
 
 NAME = "08_all_patterns"
 pytestmark = pytest.mark.filterwarnings("ignore:christoffel")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
 from eval_fakes import CORPUS, real, values
+
 from lib.config import Evaluation
 from lib.data import heldout_windows
 from lib.errors import SuiteError
-from lib.evals import build, evaluate
+from suite.evals import build, evaluate
 
 
 def learned(**own):

@@ -15,9 +15,11 @@ import pytest
 import torch
 
 from lib import patterns
-from lib.attention import BACKENDS, plans, sparse_attention
+from lib.attention import BACKENDS, sparse_attention
 from lib.attention.call import checked
-from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow
+from lib.attention.pytorch import plans
+from lib.patterns import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets,
+                          SoftWindow)
 
 torch.set_num_threads(1)
 SEED = int(os.environ.get("TEST_SEED", secrets.randbelow(2 ** 31)))

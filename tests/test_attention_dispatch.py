@@ -14,7 +14,8 @@ from lib.attention import BACKENDS, sparse_attention
 from lib.attention.call import CACHE, Cache, checked
 from lib.attention.rows import dots, dots_by_column
 from lib.errors import SuiteError
-from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow
+from lib.patterns import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets,
+                          SoftWindow)
 
 torch.set_num_threads(1)
 FAR = Offsets((0, 1, 2, 5, 13, 50))

@@ -11,15 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from eval_fakes import CORPUS, TEXTS, WORDS, Fake, FakeCorpus, V, bigram, only, real, run_of, uniform, values
+from eval_fakes import (CORPUS, TEXTS, WORDS, Fake, FakeCorpus, V, bigram,
+                        only, real, run_of, uniform, values)
 from torch.nn import functional as F
 
 from data_prep import tokenizer as bpe
 from lib.config import Evaluation
 from lib.errors import SuiteError
-from lib.evals import build, evaluate
-from lib.evals.zero_shot import passages
-from lib.evals.zero_shot.items import Item, requests
+from suite.evals import build, evaluate
+from suite.evals.zero_shot import passages
+from suite.evals.zero_shot.items import Item, requests
+
 
 def ask(task_name, model, length=256, count=30, **parameters):
     evaluation = Evaluation.of("battery", tasks=(task_name,), count=count, **parameters)

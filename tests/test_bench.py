@@ -13,17 +13,19 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lib import profiles, worker
-from lib.bench import cases, counting, goals, measure, memory, rows, tables
-from lib.bench.__main__ import main
-from lib.bench.cases import Setting, Tensors
-from lib.bench.measure import Bench, Scope
-from lib.bench.quiet import quiet
-from lib.bench.rows import Row
-from lib.bench.steps import StepSetting
-from lib.bench.timing import LEAST_ROUNDS, Spread, interleaved, ratio
 from lib.errors import SuiteError
 from lib.patterns.learned import fractional_rungs
+from suite.bench import cases, counting, goals, measure, memory, rows
+from suite.bench.__main__ import main
+from suite.bench.cases import Setting, Tensors
+from suite.bench.measure import Bench, Scope
+from suite.bench.quiet import quiet
+from suite.bench.rows import Row
+from suite.bench.steps import StepSetting
+from suite.bench.timing import LEAST_ROUNDS, Spread, interleaved, ratio
+from suite.run import worker
+from suite.settings import profiles
+from suite.study import speed_tables as tables
 
 SMALL = Setting(batch=2, heads=4, kv_heads=2, head_dim=8, window=3, rungs=6)
 

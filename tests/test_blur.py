@@ -7,19 +7,20 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small_run import RUN, TASK, values, weights, with_recipe
 from torch.nn.modules import module
 
-from lib import blur, train_run as plain
+from lib import blurred as blur
+from lib import train_run as plain
 from lib.attention import sparse_attention
 from lib.config import PatternSpec
-from lib.data import make_source
 from lib.errors import SuiteError
-from lib.identity import closure, training_modules
 from lib.model import build_model
 from lib.patterns import build
 from lib.patterns.base import LearnedOffsets
-from lib.worker import Real
-from small_run import RUN, TASK, with_recipe, values, weights
+from suite.run.worker import Real
+from suite.settings.fingerprints import closure, training_modules
+from suite.tasks import make_source
 
 KEYS = LearnedOffsets(2, (1, 2, 3, 5, 8, 13))
 BLURRED = replace(RUN, pattern=PatternSpec.of("blurred", window=3, rungs=5, blur=4.0))
@@ -151,7 +152,7 @@ def test_when_a_blurred_training_is_interrupted_then_it_ends_with_the_same_weigh
 
 
 def test_when_a_run_is_identified_then_only_blurred_ones_depend_on_the_blur():
-    assert "lib.blur" in closure(training_modules(BLURRED)) and "lib.blur" not in closure(training_modules(RUN))
+    assert "lib.blurred" in closure(training_modules(BLURRED)) and "lib.blurred" not in closure(training_modules(RUN))
 
 
 def test_when_a_worker_trains_a_blurred_run_then_it_is_blurred(tmp_path):

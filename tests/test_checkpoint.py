@@ -15,14 +15,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from small_run import RECIPE, RUN, states_equal, trained, values, weights, with_recipe
+from small_run import (RECIPE, RUN, states_equal, trained, values, weights,
+                       with_recipe)
 
 from lib import checkpoint, training
 from lib.config import RunConfig
-from lib.data import make_source
 from lib.errors import SuiteError
 from lib.model import build_model
 from lib.train_run import train_run
+from suite.tasks import make_source
+
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
@@ -38,7 +40,7 @@ import json, sys, torch
 from pathlib import Path
 from lib import training
 from lib.config import RunConfig
-from lib.data import make_source
+from suite.tasks import make_source
 from lib.train_run import train_run
 torch.set_num_threads(1)
 training.CHECKPOINT_SHARE = float("inf")

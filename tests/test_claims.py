@@ -12,17 +12,17 @@ import nbformat
 import numpy as np
 import pytest
 import yaml
-
 from claim_results import ClaimDatabase, judged
+
 from lib import paths
-from lib.claims import as_json
-from lib.claims.evidence import Found, NotTested, Part
-from lib.claims.judge import VERDICTS
-from lib.claims.ledger import DOCUMENTS, LEDGER, Call, Claim, load, read
-from lib.claims.measures import Measure
-from lib.claims.region import Region, decide
 from lib.errors import SuiteError
-from lib.statistics import Interval
+from suite.claims import as_json
+from suite.claims.evidence import Found, NotTested, Part
+from suite.claims.judge import VERDICTS
+from suite.claims.ledger import DOCUMENTS, LEDGER, Call, Claim, load, read
+from suite.claims.measures import Measure
+from suite.claims.region import Region, decide
+from suite.study.stats import Interval
 
 CLAIMS = {claim.id: claim for claim in load()}
 ENTRIES = yaml.safe_load(LEDGER.read_text(encoding="utf-8"))

@@ -7,12 +7,11 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-
 from claim_results import ClaimDatabase, judged, series
-from lib import profiles
-from lib.claims import load
-from lib.findings.long_rungs import LOCAL
 from made_up_results import DOMAINS, WINDOWS
+
+from suite.claims import load
+from suite.settings import profiles
 
 RAMP = "Fibonacci, linear ramp"
 pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
@@ -52,7 +51,7 @@ def verdicts(**numbers):
 
 def test_when_patterns_are_claimed_then_all_of_the_literature_and_all_families_are_among_them():
     wanted = [dict(claim.call.arguments)["series"] for claim in claims() if claim.notebook == "08_all_patterns"]
-    from lib.experiments.all_patterns import LITERATURE
+    from suite.experiments.all_patterns import LITERATURE
     assert set(LITERATURE.values()) <= set(wanted) and {"Power law", "Christoffel", "Fibonacci, fixed"} <= set(wanted)
 
 

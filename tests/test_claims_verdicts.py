@@ -6,13 +6,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-
 from claim_results import ClaimDatabase, judged, one, series
-from lib import profiles
-from lib.claims.ledger import call, load
-from lib.claims.measures import known
+
 from lib.errors import SuiteError
-from lib.experiments import experiment
+from suite.claims.ledger import call, load
+from suite.claims.measures import known
+from suite.experiments import experiment
+from suite.settings import profiles
 
 CLAIMS = {claim.id: claim for claim in load()}
 
@@ -202,7 +202,7 @@ def test_when_three_seeds_are_trained_then_claims_count_them_and_hear_seeds_that
 
 
 def test_when_two_models_have_different_seeds_then_those_of_both_are_compared():
-    from lib.losses import Losses
+    from suite.study.losses import Losses
     profile = small(n01={"seeds": [42, 43, 44]})
     jobs = experiment("01_window_sweep").plan(profile.parameters("01_window_sweep"), profile)
     some = [job for job in jobs if series(job) != RAMP or job.run.train.seed != 44]
@@ -250,8 +250,8 @@ def test_when_an_exact_number_is_asked_for_then_it_is_the_audits():
 
 def test_when_the_reach_of_learning_is_computed_then_it_is_the_sum_of_the_recipes_rates():
     from lib.config import TrainConfig
-    from lib.findings.learned_alpha import travel
     from lib.patterns.learned import alpha_of
+    from suite.study.findings.learned_alpha import travel
     found = judged(None, finished=())["fib-ramp-in-reach-of-learning"]
     assert found.effect == pytest.approx(alpha_of(travel(TrainConfig())), abs=1e-3)
 
@@ -260,8 +260,8 @@ def test_when_hops_are_averaged_then_it_is_the_mean_shortest_path():
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import shortest_path
 
-    from lib.claims.measures.patterns import mean_hops
     from lib.patterns import build
+    from suite.claims.measures.patterns import mean_hops
     mask = np.asarray(build("power_law", mode="draws", sigma=0.8, draws=6, window=2, causal=False).mask(0, 64))
     mask = mask.reshape(-1, 64, 64)[0]
     hops = shortest_path(csr_array(mask.astype(float)), unweighted=True)

@@ -7,10 +7,11 @@ import json
 import pandas as pd
 import pytest
 
-from lib import comparison, paths
+from lib import paths
 from lib.config import PatternSpec, RunConfig
 from lib.patterns import build
-from lib.profiles import load
+from suite.run import compare as comparison
+from suite.settings.profiles import load
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from small_run import RUN, trained, values, weights, with_recipe
 from lib import compiled
 from lib.clock import Clock
 from lib.config import PatternSpec, RunConfig
-from lib.data import make_source
 from lib.errors import SuiteError
-from lib.identity import run_fingerprint
 from lib.model import build_model
 from lib.ranks import Ranks, Step
 from lib.training import build_optimizer
+from suite.settings.fingerprints import run_fingerprint
+from suite.tasks import make_source
 
 EPS = torch.finfo(torch.float32).eps
 

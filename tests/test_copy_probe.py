@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from lib import paths
-from lib.findings import copy_probe
-from lib.statistics import wilson
+from suite.study.findings import copy_probe
+from suite.study.stats import wilson
 
 PARAMETERS = SimpleNamespace(probe_distances=(48, 83), probe_length=128, probe_blur=16.0)
 

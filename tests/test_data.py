@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 
 from data_prep import build, supply, tokenizer
+from data_prep.config import CorpusConfig
 from data_prep.sources import Document
 from data_prep.stories import Story
 from lib import paths
-from lib.data import SPLITS, Corpus, CorpusConfig, heldout_windows
+from lib.data import SPLITS, Corpus, heldout_windows
 from lib.errors import SuiteError
 
 TINY = CorpusConfig(vocab=400, train_tokens=20_000, heldout_tokens=3_000)
-PROGRAM = ("from lib.data import CorpusConfig; from data_prep.build import corpus; "
+PROGRAM = ("from data_prep.config import CorpusConfig; from data_prep.build import corpus; "
            "corpus(CorpusConfig(vocab=400, train_tokens=20000, heldout_tokens=3000), lambda line: print(line, flush=True))")
 
 
@@ -241,7 +242,7 @@ def test_when_a_domain_or_split_is_unknown_then_the_nearest_is_named(tiny: Corpu
 
 def test_when_the_command_line_is_used_then_counts_are_printed_and_errors_exit_with_2(
         own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("lib.profiles.load", lambda name, corpus="": SimpleNamespace(corpus=CorpusConfig(
+    monkeypatch.setattr("suite.settings.profiles.load", lambda name, corpus="": SimpleNamespace(corpus=CorpusConfig(
         corpus, vocab=400, train_tokens=20_000, heldout_tokens=3_000)))
     assert build.main(["--corpus", str(own)]) == 0
     assert "tales           train" in (printed := capsys.readouterr().out) and "20,000" in printed

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from lib.config import DataConfig
-from lib.data import make_source, text_source
+from lib.data import text_source
 from lib.errors import SuiteError
+from suite.tasks import make_source
 
 
 class Positions:

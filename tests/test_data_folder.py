@@ -12,9 +12,10 @@ import pytest
 from pyarrow import parquet
 
 from data_prep import build, folder
+from data_prep.config import CorpusConfig
 from data_prep.mathematics import worksheet
 from data_prep.stories import Story
-from lib.data import Corpus, CorpusConfig
+from lib.data import Corpus
 from lib.errors import SuiteError
 from lib.paths import ROOT
 

@@ -13,10 +13,12 @@ import tokenizers
 from hub_fakes import CONFIG, decoded, make_hub, pretend_llama, web, write
 
 from data_prep import build, tokenizer
+from data_prep.config import CorpusConfig
 from lib import paths
 from lib.config import DataConfig
-from lib.data import SPLITS, CorpusConfig, domains_of, make_source
+from lib.data import SPLITS, domains_of
 from lib.errors import SuiteError
+from suite.tasks import make_source
 
 MORE = dataclasses.replace(CONFIG, hub=("fineweb_edu", "math"), apart=())
 

@@ -17,16 +17,16 @@ from data_prep.tokenizer import end_of
 from lib.config import DataConfig, Evaluation
 from lib.data import Corpus
 from lib.errors import SuiteError
-from lib.evals import build as evaluator
-from lib.evals.zero_shot import items as zero_shot
-from lib.evals.zero_shot.items import Item
-from lib.evals.zero_shot.names import called
-from lib.experiments import experiment
-from lib.experiments.base import Job
-from lib.experiments.common import Recipe
-from lib.losses import Losses
-from lib.profiles import load
-from lib.report.facts import Text
+from suite.evals import build as evaluator
+from suite.evals.zero_shot import items as zero_shot
+from suite.evals.zero_shot.items import Item
+from suite.evals.zero_shot.names import called
+from suite.experiments import experiment
+from suite.experiments.base import Job
+from suite.experiments.common import Recipe
+from suite.report.facts import Text
+from suite.settings.profiles import load
+from suite.study.losses import Losses
 
 OWN = dataclasses.replace(CONFIG, hub=("fineweb_edu", "math"), heldout_tokens=3_000)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pandas as pd
 from pandas.testing import assert_frame_equal
 
-from lib import claims, paths
-from lib.experiments.base import COLUMNS
+from lib import paths
+from suite import claims
+from suite.experiments.base import COLUMNS
 
 TIMED = ("run_seconds", "run_tokens_per_s", "run_peak_memory_mib")       # what two executions cannot have in common
 
@@ -21,7 +22,7 @@ def started(outputs: Path) -> subprocess.Popen:
     """A whole report in an empty folder, begun; what it prints is in `log.txt` there."""
     outputs.mkdir()
     with open(outputs / "log.txt", "wb") as log:
-        return subprocess.Popen([sys.executable, "-m", "lib.suite", "report", "--profile", "smoke"], cwd=paths.ROOT,
+        return subprocess.Popen([sys.executable, "-m", "suite", "report", "--profile", "smoke"], cwd=paths.ROOT,
                                 env={**os.environ, "SUITE_OUTPUTS": str(outputs)}, stdout=log, stderr=subprocess.STDOUT)
 
 

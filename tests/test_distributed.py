@@ -1,4 +1,4 @@
-"""`lib.distributed`: a plan's runs on two processes of torchrun, one of which is killed."""
+"""`suite.run.torchrun`: a plan's runs on two processes of torchrun, one of which is killed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from filelock import FileLock
 from shared_training import JOBS, LONG
 from small_run import RUN, trained, with_recipe
 
-from lib import distributed, paths
+from lib import paths
 from lib.checkpoint import load_checkpoint
-from lib.database import Database
 from lib.errors import SuiteError
-from lib.experiments.base import Job
-from lib.identity import run_fingerprint
 from lib.ranks import Ranks
+from suite.experiments.base import Job
+from suite.run import torchrun as distributed
+from suite.run.database import Database
+from suite.settings.fingerprints import run_fingerprint
 
 HELPER = str(Path(__file__).with_name("shared_training.py"))
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -72,7 +73,7 @@ def test_when_the_command_is_given_again_then_another_number_of_processes_ends_t
 
 def test_when_it_is_not_started_by_torchrun_then_error_says_how(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(SuiteError, match="started by torchrun: torchrun --nproc-per-node 2 -m lib.distributed"):
+    with pytest.raises(SuiteError, match="started by torchrun: torchrun --nproc-per-node 2 -m suite.run.torchrun"):
         distributed.joined()
 
 

@@ -6,17 +6,21 @@ import dataclasses
 from functools import lru_cache
 
 import pytest
+from made_up_results import MadeUpDatabase
 from test_engine import events, job
 from test_suite import House
 
-from lib import paths, profiles, published, stamps
-from lib.bench import cases, rows
-from lib.bench import measure as bench
-from lib.bench.rows import Row
-from lib.experiments import efficiency, experiment
-from lib.findings import efficiency as found
-from lib.machine import machine
-from made_up_results import MadeUpDatabase
+from lib import paths
+from suite import published
+from suite.bench import cases
+from suite.bench import measure as bench
+from suite.bench import rows
+from suite.bench.rows import Row
+from suite.experiments import efficiency, experiment
+from suite.run import stamps
+from suite.settings import profiles
+from suite.settings.machine import machine
+from suite.study.findings import efficiency as found
 
 BOTH = "forward+backward"
 

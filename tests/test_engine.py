@@ -16,15 +16,17 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from lib import paths, worker
-from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
-from lib.database import Database
-from lib.engine import Engine, EngineError, Task, ensure
+from lib import paths
+from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
+                        RunConfig, TrainConfig)
 from lib.errors import SuiteError
-from lib.experiments.base import Job
-from lib.identity import run_fingerprint
-from lib.places import WORKER, Local
-from lib.progress import Active
+from suite.experiments.base import Job
+from suite.run import worker
+from suite.run.database import Database
+from suite.run.engine import Engine, EngineError, Task, ensure
+from suite.run.places import WORKER, Local
+from suite.settings.fingerprints import run_fingerprint
+from suite.settings.progress import Active
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 TINY = ModelConfig(vocab=64, d_model=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=32)

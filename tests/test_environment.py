@@ -16,7 +16,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from lib import bootstrap, paths
+from lib import paths
+from tools import bootstrap
 
 PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 CONDA = yaml.safe_load((paths.ROOT / "environment.yml").read_text("utf-8"))
@@ -93,7 +94,7 @@ def clone(tmp_path) -> Path:
     """What make needs of the repository, without an environment."""
     folder = tmp_path / "a clone"
     (folder / "lib").mkdir(parents=True)
-    for name in ("Makefile", "pyproject.toml", "requirements.lock", "lib/bootstrap.py"):
+    for name in ("Makefile", "pyproject.toml", "requirements.lock", "tools/bootstrap.py"):
         shutil.copy(paths.ROOT / name, folder / name)
     return folder
 
@@ -115,12 +116,12 @@ def test_when_make_is_called_alone_then_it_shows_every_target_on_one_screen():
 
 
 @pytest.mark.parametrize(("target", "command"), [
-    (["report"], 'python -m lib.suite report --profile "small"'),
-    (["report", "PROFILE=smoke", "CORPUS=my texts"], 'python -m lib.suite report --profile "smoke" --corpus "my texts"'),
+    (["report"], 'python -m suite report --profile "small"'),
+    (["report", "PROFILE=smoke", "CORPUS=my texts"], 'python -m suite report --profile "smoke" --corpus "my texts"'),
     (["report", "ENGINE=ray"], '--engine "ray"'), (["compare", "PATTERN=dense", "ENGINE=ray"], '--engine "ray"'),
-    (["plan"], "python -m lib.suite plan"), (["test"], "python -m pytest"), (["lab"], "python -m jupyter lab"),
-    (["notebook", "NAME=03_extrapolation"], 'python -m lib.suite notebook "03_extrapolation" --profile "small"'),
-    (["compare", "PATTERN=dense"], 'python -m lib.suite compare "dense" --profile "small"')])
+    (["plan"], "python -m suite plan"), (["test"], "python -m pytest"), (["lab"], "python -m jupyter lab"),
+    (["notebook", "NAME=03_extrapolation"], 'python -m suite notebook "03_extrapolation" --profile "small"'),
+    (["compare", "PATTERN=dense"], 'python -m suite compare "dense" --profile "small"')])
 def test_when_a_target_is_made_then_its_command_runs_in_the_environment(installed, target, command):
     recipe = make("--dry-run", *target, folder=installed).stdout
     assert command in recipe and ".venv/bin/python" in recipe and "bootstrap" not in recipe
@@ -150,7 +151,7 @@ def test_when_the_environment_is_missing_or_stale_then_it_is_made_first(installe
         later = stamp.stat().st_mtime + 5
         os.utime(installed / "requirements.lock", (later, later))
     recipe = make("--dry-run", "-j2", "report", "test", folder=installed).stdout
-    assert recipe.count("lib/bootstrap.py") == 1 and recipe.index("bootstrap") < recipe.index("pytest")
+    assert recipe.count("tools/bootstrap.py") == 1 and recipe.index("bootstrap") < recipe.index("pytest")
 
 
 def test_when_no_python_is_right_then_make_says_which_are(clone):

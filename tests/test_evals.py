@@ -8,16 +8,17 @@ import math
 import numpy as np
 import pytest
 import torch
-from eval_fakes import CORPUS, V, Fake, bigram, only, real, run_of, uniform, values
+from eval_fakes import (CORPUS, Fake, V, bigram, only, real, run_of, uniform,
+                        values)
 from torch import nn
 from torch.nn import functional as F
 
 from lib.config import DataConfig, Evaluation
 from lib.errors import SuiteError
-from lib.evals import build, evaluate, names
-from lib.evals.scoring import position_bins
-from lib.evals.task import HELD_OUT
-from lib.tasks import task
+from suite.evals import build, evaluate, names
+from suite.evals.scoring import position_bins
+from suite.evals.task import HELD_OUT
+from suite.tasks import task
 
 # Perplexity
 

@@ -14,8 +14,9 @@ import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from lib import execute, paths
+from lib import paths
 from lib.errors import SuiteError
+from suite.run import execute
 
 CELL = "count: int = 1  # how many\nrate: float = 0.5\nnames: list[str] = ['a']"
 
@@ -113,7 +114,7 @@ def test_when_executions_run_side_by_side_and_one_kernel_dies_then_each_ends_as_
 
 def test_when_the_suite_is_killed_then_execution_and_kernel_end(make, tmp_path):
     path = make("import time\nopen('started', 'w').close()\ntime.sleep(100)")
-    script = "import sys, pathlib, lib.execute as e; e.execute(*map(pathlib.Path, sys.argv[1:]), {})"
+    script = "import sys, pathlib, suite.run.execute as e; e.execute(*map(pathlib.Path, sys.argv[1:]), {})"
     suite = subprocess.Popen([sys.executable, "-c", script, str(path), str(tmp_path / "out.ipynb")], cwd=paths.ROOT,
                              env={**os.environ, "PYTHONPATH": str(paths.ROOT)})
     deadline = time.monotonic() + 40

@@ -5,14 +5,15 @@ from __future__ import annotations
 import warnings
 
 import pytest
+from made_up_results import MadeUpDatabase
 
-from lib import evals, profiles, tasks
 from lib.config import PatternSpec
 from lib.errors import SuiteError
-from lib.experiments import COLUMNS, experiment, names
-from lib.experiments.common import Recipe, shortened, spec_of, split_model
 from lib.patterns import build
-from made_up_results import MadeUpDatabase
+from suite import evals, tasks
+from suite.experiments import COLUMNS, experiment, names
+from suite.experiments.common import Recipe, shortened, spec_of, split_model
+from suite.settings import profiles
 
 PROFILES = ("smoke", "small", "overnight", "paper")
 # Most language-model runs, most training tokens in millions, most task runs

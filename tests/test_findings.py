@@ -10,20 +10,24 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 import pytest
+from made_up_results import WINDOWS, MadeUpDatabase
 from scipy import stats
 
-from lib import profiles, tables
-from lib.conclusions import compared, grown, listing, not_higher, ordered, verdict
 from lib.config import RunConfig, TrainConfig
 from lib.errors import SuiteError
-from lib.experiments import experiment
-from lib.findings import (capacity_battery, christoffel, extrapolation, learned_alpha, power_law_sigma, published_sweep,
-                          shared, window_sweep)
-from lib.flops import training_flops
-from lib.losses import Losses
 from lib.patterns import build
-from lib.statistics import Interval, bootstrap_mean, paired_difference, sample_std, wilson
-from made_up_results import WINDOWS, MadeUpDatabase
+from suite.experiments import experiment
+from suite.plan.flops import training_flops
+from suite.settings import profiles
+from suite.study import tables
+from suite.study.conclusions import (compared, grown, listing, not_higher,
+                                     ordered, verdict)
+from suite.study.findings import (capacity_battery, christoffel, extrapolation,
+                                  learned_alpha, power_law_sigma,
+                                  published_sweep, shared, window_sweep)
+from suite.study.losses import Losses
+from suite.study.stats import (Interval, bootstrap_mean, paired_difference,
+                               sample_std, wilson)
 
 
 @lru_cache

@@ -9,17 +9,19 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-
-from lib import expected, profiles, tables
-from lib import paths as where
-from lib.experiments import experiment
-from lib.experiments.power_law_sigma import draws_for
-from lib.findings import (capacity_battery, christoffel, extrapolation, power_law_sigma, published_battery,
-                          published_lengths, published_sweep)
-from lib.patterns import build
-from lib.statistics import wilson
 from made_up_results import MadeUpDatabase
-from test_findings import one, planned, results
+from test_findings import one, results
+
+from lib import paths as where
+from lib.patterns import build, expected
+from suite.experiments import experiment
+from suite.experiments.power_law_sigma import draws_for
+from suite.settings import profiles
+from suite.study import tables
+from suite.study.findings import (capacity_battery, christoffel, extrapolation,
+                                  power_law_sigma, published_battery,
+                                  published_lengths, published_sweep)
+from suite.study.stats import wilson
 
 
 def test_when_curves_are_beside_the_published_then_both_are_against_fixed_rungs_on_tokens():

@@ -8,10 +8,10 @@ import torch
 from small_run import RUN, with_recipe
 
 from lib import fit, ranks
-from lib.data import make_source
 from lib.model import build_model
 from lib.ranks import Ranks, Step
 from lib.training import build_optimizer
+from suite.tasks import make_source
 
 IN, MIDDLE = 32, 48
 

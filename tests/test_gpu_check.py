@@ -16,7 +16,7 @@ import torch
 from lib import paths
 from lib.attention.gpu import Gpu
 from lib.attention.reference import Reference
-from lib.gpu_check import FIELDS, Bench, __main__, verify
+from suite.bench.gpu import FIELDS, Bench, __main__, verify
 
 OTHERS = ["tokenizers", "datasets", "matplotlib", "seaborn", "scipy", "psutil", "filelock", "safetensors", "yaml", "tqdm",
           "jinja2", "bs4", "nbformat", "papermill", "IPython", "transformers", "numba", "llvmlite"]
@@ -30,7 +30,7 @@ def python(*arguments, **variables):
 
 
 def test_when_only_torch_triton_numpy_and_pandas_are_there_then_it_can_be_imported():
-    imports = "; ".join(f"import lib.gpu_check.{module}" for module in ("__main__", "verify", "speed", "train"))
+    imports = "; ".join(f"import suite.bench.gpu.{module}" for module in ("__main__", "verify", "speed", "train"))
     found = python("-c", f"import sys; sys.modules.update(dict.fromkeys({OTHERS})); {imports}")
     assert found.returncode == 0, found.stderr
 
@@ -38,7 +38,7 @@ def test_when_only_torch_triton_numpy_and_pandas_are_there_then_it_can_be_import
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("option", [[], ["--tiny"]])
 def test_when_there_is_no_gpu_then_one_line_says_so_and_what_to_do(option, tmp_path):
-    found = python("-m", "lib.gpu_check", "--out", str(tmp_path / "out.json"), *option)
+    found = python("-m", "suite.bench.gpu", "--out", str(tmp_path / "out.json"), *option)
     assert found.returncode == 2 and found.stdout == "" and not list(tmp_path.iterdir())
     (line,) = found.stderr.splitlines()
     assert line.startswith("gpu-check: ") and "TRITON_INTERPRET=1" in line
@@ -47,7 +47,7 @@ def test_when_there_is_no_gpu_then_one_line_says_so_and_what_to_do(option, tmp_p
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton exists for Linux only")
 def test_when_it_runs_in_the_interpreter_then_every_part_leaves_its_rows(tmp_path):
     out = tmp_path / "deep" / "gpu-check.json"
-    found = python("-m", "lib.gpu_check", "--out", str(out), TRITON_INTERPRET="1")
+    found = python("-m", "suite.bench.gpu", "--out", str(out), TRITON_INTERPRET="1")
     assert found.returncode == 0, found.stdout + found.stderr
     report = json.loads(out.read_text())
     assert {name: part["status"] for name, part in report["parts"].items()} == dict.fromkeys(__main__.PARTS, "ok")
@@ -124,5 +124,5 @@ def test_when_all_parts_take_their_time_then_it_is_below_eight_minutes():
 
 def test_when_make_is_asked_then_it_runs_the_check_and_help_names_it():
     recipe = MAKEFILE.partition("\ngpu-check:")[2].partition("\n\n")[0]
-    assert "$(PY) -m lib.gpu_check $(ARGS)" in recipe
-    assert re.search(r"^\t@echo \"make gpu-check .*python3 -m lib.gpu_check", MAKEFILE, re.MULTILINE)
+    assert "$(PY) -m suite.bench.gpu $(ARGS)" in recipe
+    assert re.search(r"^\t@echo \"make gpu-check .*python3 -m suite.bench.gpu", MAKEFILE, re.MULTILINE)

@@ -12,11 +12,19 @@ import pytest
 import torch
 from eval_fakes import CORPUS, Fake, V, run_of
 
-from lib import counted, evals, expected, flops, gpu_hours, gpus, ops, paper_matrix, paths, patterns, planning, profiles
-from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
+from lib import paths, patterns
+from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
+                        RunConfig, TrainConfig)
 from lib.errors import SuiteError
-from lib.experiments import experiment
+from lib.fused import ops
 from lib.model import Transformer, build_model
+from lib.patterns import expected
+from suite import evals
+from suite.experiments import experiment
+from suite.plan import counted, flops, gpu_hours, gpus
+from suite.plan import outlook as planning
+from suite.plan import paper_matrix
+from suite.settings import profiles
 
 SMALL = ModelConfig(vocab=50, d_model=24, layers=2, heads=4, kv_heads=2, head_dim=6, hidden=40)
 LOCAL = PatternSpec.of("local", window=3)

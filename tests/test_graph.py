@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import graph
 from lib.errors import SuiteError
 from lib.patterns import build
 from lib.patterns.christoffel import carry_word
+from suite.study import graph
 
 PAPER = build("scaled_base", schedule="linear", window=8, layers=16)
 

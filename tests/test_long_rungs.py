@@ -8,17 +8,18 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 import pytest
-
-from lib import profiles
-from lib.errors import SuiteError
-from lib.experiments import experiment
-from lib.experiments.long_rungs import Parameters, recurrence_edges, rungs_within
-from lib.findings import long_rungs as found
-from lib.findings import recurrence
-from lib.patterns import build
-from lib.statistics import Interval
-from lib.trend import fit
 from made_up_results import DOMAINS, WINDOWS, MadeUpDatabase
+
+from lib.errors import SuiteError
+from lib.patterns import build
+from suite.experiments import experiment
+from suite.experiments.long_rungs import (Parameters, recurrence_edges,
+                                          rungs_within)
+from suite.settings import profiles
+from suite.study.findings import long_rungs as found
+from suite.study.findings import recurrence
+from suite.study.stats import Interval
+from suite.study.trend import fit
 
 NAME, RAMP = "09_long_rungs", "Fibonacci, linear ramp"
 pytestmark = pytest.mark.filterwarnings("ignore:christoffel")

@@ -8,9 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lib import ops, patterns, rope
-from lib.config import DataConfig, ModelConfig, PatternSpec, RunConfig, TrainConfig
+from lib import patterns, rope
+from lib.config import (DataConfig, ModelConfig, PatternSpec, RunConfig,
+                        TrainConfig)
 from lib.errors import SuiteError
+from lib.fused import ops
 from lib.model import Transformer, build_model
 
 torch.set_num_threads(1)

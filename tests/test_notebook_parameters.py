@@ -13,10 +13,11 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from lib import notebook, paths
+from lib import paths
 from lib.errors import SuiteError
-from lib.experiments import base, experiment
-from lib.parameters import coerce, declared_by, parse_cell, plain
+from suite import notebook
+from suite.experiments import base, experiment
+from suite.settings.parameters import coerce, declared_by, parse_cell, plain
 
 CELL = '''profile: str = "small"  # scale
 corpus: str = ""  # own text
@@ -139,7 +140,7 @@ def trial(tmp_path):
     """Papermill's own command on a notebook that checks its parameters and shows them, run from another folder."""
     name = "01_window_sweep"
     cells = [new_code_cell(parameters_cell(name), metadata={"tags": ["parameters"]}),
-             new_code_cell(f"from lib.notebook import Notebook\nnb = Notebook({name!r}, globals())"),
+             new_code_cell(f"from suite.notebook import Notebook\nnb = Notebook({name!r}, globals())"),
              new_code_cell("import dataclasses, json\nprint(json.dumps(dataclasses.asdict(nb.parameters)))")]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}}),

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from lib import paths
-from lib.experiments import experiment, names
-from lib.notebook import spelled
-from lib.parameters import declared_by, parse_cell
+from suite.experiments import experiment, names
+from suite.notebook import spelled
+from suite.settings.parameters import declared_by, parse_cell
 
 LONGEST = 14        # lines of a cell; a parameters cell has as many as it needs
 

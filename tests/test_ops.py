@@ -12,7 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lib import kernels, ops, paths, rope
+from lib import paths, rope
+from lib.fused import kernels, ops
 
 torch.set_num_threads(1)
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import lib.patterns
 from lib.errors import SuiteError
-from lib.patterns import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow, build, count_pairs, expand, names,
+from lib.patterns import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets,
+                          SoftWindow, build, count_pairs, expand, names,
                           pattern_class)
 from lib.patterns.base import per_head
 

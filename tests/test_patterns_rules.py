@@ -14,7 +14,8 @@ from lib.patterns import EdgeTable, LearnedOffsets, SoftWindow, build
 from lib.patterns.christoffel import carry_word, coprime_neighbours
 from lib.patterns.fibottention import wythoff_row
 from lib.patterns.learned import alpha_of, fractional_rungs
-from lib.patterns.rungs import base_rungs, coprime_stride, fibonacci, matched_pow2, schedule_alphas
+from lib.patterns.rungs import (base_rungs, coprime_stride, fibonacci,
+                                matched_pow2, schedule_alphas)
 
 FIB = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987]
 

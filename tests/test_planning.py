@@ -9,7 +9,9 @@ import pytest
 from test_engine import job
 from test_suite import House
 
-from lib import estimate, gpus, planning, profiles
+from suite.plan import estimate, gpus
+from suite.plan import outlook as planning
+from suite.settings import profiles
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from matplotlib import pyplot
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from lib import gallery, plots
 from lib.patterns import build, names
+from suite.study import figures as plots
+from suite.study import gallery
 
 MODELS = ["Dense", "Fibonacci, fixed", "Fibonacci, linear ramp", "Local window, equal edges", "Power law, sigma=0.5, B=32",
           "Power law, sigma=1.2, B=32", "Christoffel 31/256", "Christoffel 32/256", "Dense, rope=yarn"]

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lib import paths, profiles
+from lib import paths
 from lib.errors import SuiteError
+from suite.settings import profiles
 
 GOOD = """
 description: for tests
@@ -44,7 +45,7 @@ def test_when_the_file_is_right_then_the_profile_has_its_values(read):
 
 @pytest.mark.parametrize("cores, gib, workers", [(1, 64, 1), (4, 64, 4), (32, 64, 8), (8, 7, 3), (4, 1, 1)])
 def test_when_workers_are_left_out_then_every_core_has_one_if_memory_allows(read, monkeypatch, cores, gib, workers):
-    monkeypatch.setattr("lib.machine.cores", lambda: cores)
+    monkeypatch.setattr("suite.settings.machine.cores", lambda: cores)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=gib * 2 ** 30))
     assert read("workers: 1\n").workers == workers
 

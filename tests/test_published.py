@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from lib import published
 from lib.errors import SuiteError
-from lib.findings import capacity_battery, extrapolation, learned_alpha, window_sweep
+from suite import published
+from suite.study.findings import (capacity_battery, extrapolation,
+                                  learned_alpha, window_sweep)
 
 
 def test_when_tables_are_read_then_all_published_rows_are_there():

@@ -18,11 +18,11 @@ from small_run import RUN, trained, weights, with_recipe
 
 from lib import checkpoint, ranks, training
 from lib.clock import Clock
-from lib.data import make_source
 from lib.errors import SuiteError
 from lib.model import build_model
 from lib.ranks import Ranks, Step
 from lib.train_run import train_run
+from suite.tasks import make_source
 
 EPS = torch.finfo(torch.float32).eps
 

@@ -19,13 +19,13 @@ from test_engine import Quiet, job
 from lib import paths
 from lib.config import DataConfig, Evaluation
 from lib.data import Corpus
-from lib.database import Database
-from lib.engine import EngineError, ensure
 from lib.errors import SuiteError
-from lib.experiments.base import Job
-from lib.identity import run_fingerprint
-from lib.places import Local
-from lib.ray_engine import SETTINGS, Ray
+from suite.experiments.base import Job
+from suite.run.database import Database
+from suite.run.engine import EngineError, ensure
+from suite.run.places import Local
+from suite.run.ray.engine import SETTINGS, Ray
+from suite.settings.fingerprints import run_fingerprint
 
 os.environ.update(SETTINGS)                            # before Ray reads them
 ray = pytest.importorskip("ray", reason="Ray is not installed: .venv/bin/python -m pip install '.[ray]'")

@@ -11,16 +11,18 @@ import pytest
 import torch
 from filelock import FileLock
 from test_engine import Quiet, job
-from test_ray import folder, outputs, ray, text  # noqa: F401  (two of them are fixtures)
+from test_ray import (folder,  # noqa: F401  (two of them are fixtures)
+                      outputs, ray, text)
 
-from lib import ray_agent, ray_engine
 from lib.data import Corpus
-from lib.engine import Task, ensure
 from lib.errors import SuiteError
 from lib.files import write_atomically
-from lib.machine import versions
-from lib.ray_engine import Ray
-from lib.worker import Real
+from suite.run.engine import Task, ensure
+from suite.run.ray import agent as ray_agent
+from suite.run.ray import engine as ray_engine
+from suite.run.ray.engine import Ray
+from suite.run.worker import Real
+from suite.settings.machine import versions
 
 
 @pytest.mark.parametrize(("cpus", "gpus", "room"), [

@@ -9,8 +9,8 @@ from eval_fakes import CORPUS, Fake, V, bigram, only, run_of, uniform, values
 
 from lib.config import DataConfig, Evaluation
 from lib.errors import SuiteError
-from lib.evals import build, evaluate
-from lib.evals.recurrence import evidence
+from suite.evals import build, evaluate
+from suite.evals.recurrence import evidence
 
 EDGES = (0, 4, 8, 16, 32)
 

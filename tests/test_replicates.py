@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
-from lib import profiles
 from lib.config import PatternSpec, RunConfig, TrainConfig
-from lib.experiments import experiment
-from lib.experiments.base import Job
-from lib.replicates import by_need, numbered, with_seeds
+from suite.experiments import experiment
+from suite.experiments.base import Job
+from suite.run.replicates import by_need, numbered, with_seeds
+from suite.settings import profiles
 
 
 def run(pattern: str, seed: int) -> RunConfig:

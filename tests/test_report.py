@@ -8,18 +8,18 @@ import os
 import re
 from pathlib import Path
 
+import made_up_claims
 import numpy as np
 import pandas as pd
 import pytest
-import made_up_claims
 import report_site
 from bs4 import BeautifulSoup
 from report_site import DONE, FAILED, PROFILE, RUNNING, STATUS, WAITING
 
 from lib import paths
 from lib.errors import SuiteError
-from lib.experiments.base import COLUMNS
-from lib.report import NotebookStatus, build, chart, summary
+from suite.experiments.base import COLUMNS
+from suite.report import NotebookStatus, build, chart, summary
 
 RESOURCES = ("src", "srcset", "poster", "data", "action", "background", "xlink:href")
 OUTSIDE_CSS = re.compile(r"@import|url\(", re.IGNORECASE)

@@ -18,8 +18,9 @@ from made_up_claims import FAR, LONG, NEAR, SPREAD, judgement
 from report_site import ALL_PATTERNS, DONE, FAILED, PROFILE, STATUS, WAITING
 
 from lib import paths
-from lib.claims import as_json
-from lib.report import NotebookStatus, build, chart, ledger, overview, summary
+from suite.claims import as_json
+from suite.report import (NotebookStatus, build, chart, ledger, overview,
+                          summary)
 
 WITH_ALL = {**STATUS, ALL_PATTERNS: NotebookStatus("done", seconds=2.0)}
 

@@ -9,7 +9,7 @@ import pytest
 from bs4 import BeautifulSoup
 from made_up_claims import judgement
 
-from lib.report import ledger
+from suite.report import ledger
 
 
 @pytest.mark.parametrize(("value", "decimals", "expected"), [

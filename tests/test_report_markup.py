@@ -12,8 +12,8 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_notebook
 
 from lib import paths
-from lib.report import markup, mathml
-from lib.report.render import render
+from suite.report import markup, mathml
+from suite.report.render import render
 
 
 @pytest.mark.parametrize(("text", "expected"), [

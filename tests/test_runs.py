@@ -14,13 +14,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import database as module
-from lib import identity, paths, runs, schema
-from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
-from lib.database import Database, Facts
+from lib import paths
+from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
+                        RunConfig, TrainConfig)
 from lib.errors import SuiteError
-from lib.evals.base import EvalResult, Metric
-from lib.experiments.base import Job
+from suite.evals.base import EvalResult, Metric
+from suite.experiments.base import Job
+from suite.run import browse as runs
+from suite.run import database as module
+from suite.run import schema
+from suite.run.database import Database, Facts
+from suite.settings import fingerprints as identity
 
 FACTS = Facts({"python": "3.11.0", "torch": "2.13.0", "numpy": "2.4.6", "suite": "0.1.0"}, "a processor, 2 cores", "cpu", 1)
 TEXT = SimpleNamespace(fingerprint="some text")

@@ -13,13 +13,15 @@ import pandas as pd
 import pytest
 from big_database import EVALUATIONS, fill, jobs
 
-from lib import database as module
-from lib import estimate, losses, runs, tables
 from lib.config import Evaluation, PatternSpec
-from lib.database import Database
-from lib.evals import EvalResult, Metric
-from lib.experiments.base import Job, tidy
-from lib.report import summary
+from suite.evals import EvalResult, Metric
+from suite.experiments.base import Job, tidy
+from suite.plan import estimate
+from suite.report import summary
+from suite.run import browse as runs
+from suite.run import database as module
+from suite.run.database import Database
+from suite.study import losses, tables
 
 RUNS, ROWS = 120, 40
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lib.conclusions import compared, corrected_signs
 from lib.errors import SuiteError
-from lib.statistics import (Interval, accuracy, accuracy_difference, bootstrap_mean, holm, mean_over_runs, paired_difference,
-                            seed_words, wilson)
+from suite.study.conclusions import compared, corrected_signs
+from suite.study.stats import (Interval, accuracy, accuracy_difference,
+                               bootstrap_mean, holm, mean_over_runs,
+                               paired_difference, seed_words, wilson)
 
 
 def simulated(rng: np.random.Generator, seeds: int, windows: int, between: float, within: float = 1.0) -> list[np.ndarray]:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import study_plots
+from suite.study import study_figures as study_plots
 
 
 def texts(axes) -> list[str]:

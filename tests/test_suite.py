@@ -23,11 +23,18 @@ from test_engine import FAKE, TINY, Quiet, events, job
 from test_profiles import GOOD
 
 import data_prep.build
-import lib.experiments
-import lib.report
-from lib import comparison, engine, estimate, execute, paths, places, planning, profiles, progress, ray_engine, stamps, suite
+import suite.experiments
+import suite.report
+from lib import paths
 from lib.config import Evaluation
-from lib.experiments import base
+from suite import cli as suite
+from suite.experiments import base
+from suite.plan import estimate
+from suite.plan import outlook as planning
+from suite.run import compare as comparison
+from suite.run import engine, execute, places, stamps
+from suite.run.ray import engine as ray_engine
+from suite.settings import profiles, progress
 
 CELL = 'profile: str = "small"\ncorpus: str = ""\nseeds: list[int] = [42]\ntokens: int = 0\n'
 WRITE = ("from lib import paths\nimport time\nfolder = paths.results(profile)\nfolder.mkdir(parents=True, exist_ok=True)\n"
@@ -75,11 +82,11 @@ class House:
         monkeypatch.setenv("SUITE_OUTPUTS", str(root / "outputs"))
         monkeypatch.setattr(places, "COMMAND", FAKE)
         monkeypatch.setattr(execute, "Process", InProcess)
-        monkeypatch.setattr(lib.experiments, "experiment", self.experiments.__getitem__)
+        monkeypatch.setattr(suite.experiments, "experiment", self.experiments.__getitem__)
         self.text = SimpleNamespace(path=root, fingerprint="text")
         monkeypatch.setattr(data_prep.build, "corpus", lambda config, say=None: self.text)
         monkeypatch.setattr(data_prep.build, "existing", lambda config: self.text)
-        monkeypatch.setattr(lib.report, "build", self.page)
+        monkeypatch.setattr(suite.report, "build", self.page)
         (root / "profiles" / "tiny.yaml").write_text(GOOD.split("notebooks:")[0])
 
     def page(self, profile, status, corpus):
@@ -174,9 +181,9 @@ def test_when_nothing_changed_then_nothing_is_done_and_otherwise_exactly_what_is
 
 
 def test_when_the_library_or_the_report_changes_then_their_stamps_do(tmp_path, monkeypatch):
-    for name in ("lib/report", "lib/published"):
+    for name in ("suite/report", "suite/published"):
         (tmp_path / name).mkdir(parents=True)
-    files = {name: tmp_path / name for name in ("lib/model.py", "lib/published/a.csv", "lib/report/page.css")}
+    files = {name: tmp_path / name for name in ("lib/model.py", "suite/published/a.csv", "suite/report/page.css")}
     for path in files.values():
         path.write_text("1")
     monkeypatch.setattr(paths, "ROOT", tmp_path)
@@ -187,7 +194,7 @@ def test_when_the_library_or_the_report_changes_then_their_stamps_do(tmp_path, m
         stamps.page_code.cache_clear()
         return stamps.library(), stamps.page_code()
     before = both()
-    expected = {"lib/model.py": (True, False), "lib/published/a.csv": (True, False), "lib/report/page.css": (False, True)}
+    expected = {"lib/model.py": (True, False), "suite/published/a.csv": (True, False), "suite/report/page.css": (False, True)}
     for name, changed in expected.items():
         files[name].write_text("2")
         now = both()

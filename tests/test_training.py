@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_run import RECIPE, RUN, states_equal, trained, values, weights, with_recipe
+from small_run import (RECIPE, RUN, states_equal, trained, values, weights,
+                       with_recipe)
 
 from lib import training
 from lib.clock import PARTS
 from lib.config import DataConfig, PatternSpec, TrainConfig
-from lib.data import make_source
 from lib.errors import SuiteError
 from lib.model import build_model
 from lib.train_run import train_run
+from suite.tasks import make_source
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from lib.errors import SuiteError
-from lib.statistics import bootstrap_mean
-from lib.trend import fit, linearised
+from suite.study.stats import bootstrap_mean
+from suite.study.trend import fit, linearised
 
 TOKENS = [1e6, 2e6, 4e6, 4e6, 4e6]
 VALUES = [0.030, 0.022, 0.010, 0.014, 0.009]

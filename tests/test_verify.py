@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from small_run import RUN, trained
 
-from lib import paths, verify
+from lib import paths
 from lib.config import DataConfig, Evaluation
-from lib.database import Database, Facts, now
-from lib.evals import evaluate
-from lib.machine import machine, versions
+from suite.evals import evaluate
+from suite.run import verify
+from suite.run.database import Database, Facts, now
+from suite.settings.machine import machine, versions
 
 ONE, TWO = Evaluation.of("task", count=16), Evaluation.of("alphas")
 
@@ -90,7 +91,7 @@ def test_when_made_elsewhere_then_rounding_is_allowed_and_more_is_not(database, 
 def test_when_something_needed_is_missing_then_the_error_says_what(database, capsys):
     run = database.fingerprint(RUN)
     assert told(capsys, "abcdefgh") == (2, "error: no run of profile 'smoke' begins with 'abcdefgh': "
-                                           "see python -m lib.runs list\n")
+                                           "see python -m suite.run.browse list\n")
     change(database, "update runs set code = 'of yesterday'")
     status, text = told(capsys, run)
     assert status == 2 and "other code" in text
@@ -106,7 +107,7 @@ def test_when_the_text_is_gone_then_the_error_says_how_to_get_it(database, capsy
     from dataclasses import replace
     from json import dumps
 
-    from lib.identity import code_fingerprint, training_modules
+    from suite.settings.fingerprints import code_fingerprint, training_modules
     text = replace(RUN, data=DataConfig.of("text"))
     change(database, "update runs set config = ?, data = 'some text', code = ?", dumps(text.to_dict()),
            code_fingerprint(training_modules(text)))

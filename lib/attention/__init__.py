@@ -8,14 +8,17 @@ from typing import Protocol
 
 import torch
 
-from lib.attention import torch_edges, torch_learned, torch_offsets
 from lib.attention.call import Call, checked
 from lib.attention.cpu import Cpu
-from lib.attention.dense import Masked, dense_kind
 from lib.attention.gpu import Gpu
+from lib.attention.masked import Masked, dense_kind
 from lib.attention.reference import Reference
+from lib.attention.pytorch import edges as torch_edges
+from lib.attention.pytorch import learned as torch_learned
+from lib.attention.pytorch import offsets as torch_offsets
 from lib.errors import SuiteError, one_of
-from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Pattern, SoftWindow
+from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, LearnedOffsets,
+                               Pattern, SoftWindow)
 
 __all__ = ["BACKENDS", "Backend", "Call", "choose", "sparse_attention"]
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from lib.errors import SuiteError, require
-from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Pattern, SoftWindow
+from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, LearnedOffsets,
+                               Pattern, SoftWindow)
 
 CACHE_BYTES = 256 * 2**20      # plans and masks together; a plan of 16,384 rows of 24 keys is 6 MiB
 

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from lib.attention.call import Call, check_table, refuse_empty
-from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, SoftWindow
+from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, LearnedOffsets,
+                               Offsets, SoftWindow)
 
 
 class Reference:

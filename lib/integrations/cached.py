@@ -17,7 +17,8 @@ import torch.nn.functional as F
 
 from lib.attention.call import CACHE
 from lib.attention.rows import arithmetic
-from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, Pattern, SoftWindow
+from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, LearnedOffsets,
+                               Offsets, Pattern, SoftWindow)
 from lib.patterns.learned import fractional_rungs
 
 GATHERED = 2**22        # numbers of gathered keys at a time: 16 MiB in float32

@@ -108,7 +108,8 @@ class Registered:
         Of each sequence: the column where it starts, the column after its last token (padding is outside), and the column of
         the first query. `[1, 1, 1, PLAIN]` where every column is a token and the queries are the last of them.
         """
-        from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+        from transformers.masking_utils import (bidirectional_mask_function,
+                                                causal_mask_function)
         if mask_function not in (causal_mask_function, bidirectional_mask_function) or kv_offset != 0:
             return _sign(OTHER, device)                             # refused by `attend`, if a layer uses it
         all_columns = isinstance(q_offset, int) and kv_length == q_offset + q_length

@@ -6,10 +6,11 @@ import importlib
 import pkgutil
 from typing import Any
 
-from lib.discovery import construct
 from lib.errors import SuiteError, one_of
-from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, Knob, LearnedOffsets, Offsets, Pattern, PerHead, SoftWindow,
-                               count_pairs, expand)
+from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, Knob,
+                               LearnedOffsets, Offsets, Pattern, PerHead,
+                               SoftWindow, count_pairs, expand)
+from lib.registry import construct
 
 __all__ = ["EdgeTable", "HeadOffsets", "Keys", "Knob", "LearnedOffsets", "Offsets", "Pattern", "PerHead", "SoftWindow",
            "count_pairs", "expand", "build", "names", "pattern_class"]

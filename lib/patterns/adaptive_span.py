@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lib.errors import require
-from lib.patterns.base import Knob, Pattern, PerHead, SoftWindow, per_head, whole
+from lib.patterns.base import (Knob, Pattern, PerHead, SoftWindow, per_head,
+                               whole)
 
 
 @dataclass(frozen=True, kw_only=True)

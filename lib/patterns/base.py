@@ -17,6 +17,8 @@ from lib.errors import require
 if TYPE_CHECKING:
     import torch
 
+TRAINER = "lib.train_run"      # the module whose `train_run` trains most patterns
+
 
 @dataclass(frozen=True)
 class Offsets:
@@ -96,6 +98,7 @@ class Pattern:
     source: ClassVar[str]                   # paper or document, with its section or address
     learned: ClassVar[str | None] = None    # what the model must learn for it: "alpha" (one a layer), "span" (one a head)
     bidirectional: ClassVar[bool] = False   # whether causal=False is defined
+    trainer: ClassVar[str] = TRAINER        # the module whose `train_run` trains its models
 
     layers: int = 1
     heads: int = 1

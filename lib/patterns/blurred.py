@@ -15,9 +15,10 @@ class Blurred(Learned):
 
     At `s = 1` that is the blend of `learned`, whose alpha feels a target only next to a rung; wider, up to `s` tokens away.
     `s` falls linearly from `blur` at the first optimiser step to 1 at the last, so that the finished model is a `learned` one.
-    The paper names the mechanism (fib_blur) and says no more: kernel and schedule are ours. `lib.blur` trains it.
+    The paper names the mechanism (fib_blur) and says no more: kernel and schedule are ours. `lib.blurred` trains it.
     """
     name = "blurred"
+    trainer = "lib.blurred"
     source = "the copy probe of arxiv.org/abs/2606.28560 (fib_blur); kernel and schedule: ours, as the paper gives none"
 
     blur: float = 16.0              # half-width at the first step, tokens

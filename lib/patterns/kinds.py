@@ -8,7 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from lib.patterns.base import EdgeTable, HeadOffsets, Knob, Offsets, Pattern, PerHead, per_head
+from lib.patterns.base import (EdgeTable, HeadOffsets, Knob, Offsets, Pattern,
+                               PerHead, per_head)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from lib.errors import one_of, require
-from lib.patterns.base import Knob, LearnedOffsets, Pattern, PerHead, per_head, whole
+from lib.patterns.base import (Knob, LearnedOffsets, Pattern, PerHead,
+                               per_head, whole)
 from lib.patterns.rungs import BASES, base_rungs
 
 STEEPEST = 4.0          # largest |theta| at start: alpha 0.518 and 1.482, as the ramp's own ends need an infinite theta

@@ -9,7 +9,8 @@ import numpy as np
 
 from lib.errors import one_of, require
 from lib.patterns.base import Knob, whole
-from lib.patterns.draws import PARTS, around, bernoulli_draw, budget_draw, repeated_draw, row_budgets
+from lib.patterns.draws import (PARTS, around, bernoulli_draw, budget_draw,
+                                repeated_draw, row_budgets)
 from lib.patterns.kinds import RowPattern
 
 AMOUNTS = {"budget": 32, "draws": 48, "bernoulli": 1.0}        # what each mode takes when its own parameter is not given

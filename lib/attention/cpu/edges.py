@@ -15,7 +15,8 @@ from numba import njit
 
 from lib.attention.cpu.blocks import BLOCK
 from lib.attention.cpu.exponential import exponential
-from lib.attention.cpu.vectors import dot4, fma, head_of, load, prefetch_rows, put4, store, zero
+from lib.attention.cpu.vectors import (dot4, fma, head_of, load, prefetch_rows,
+                                       put4, store, zero)
 
 SUMS = {"reassoc", "contract", "nsz"}       # in any order; infinities and not-a-numbers keep their meaning
 SOON = 16           # rows ahead that are prefetched

@@ -16,7 +16,8 @@ from torch import Tensor
 from lib.attention.cpu import edges, shifts
 from lib.attention.cpu.blocks import BLOCK
 from lib.attention.cpu.plans import Edges, Shifts
-from lib.attention.cpu.rules import column_length, remember, row_length, rule_of
+from lib.attention.cpu.rules import (column_length, remember, row_length,
+                                     rule_of)
 from lib.attention.cpu.threads import over_threads
 from lib.attention.cpu.vectors import WIDTHS, Row
 from lib.attention.rows import arithmetic, first_order

@@ -9,7 +9,8 @@ import torch
 
 from lib.attention.call import check_table, refuse_empty
 from lib.errors import require
-from lib.patterns.base import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow
+from lib.patterns.base import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets,
+                               SoftWindow)
 from lib.patterns.learned import fractional_rungs
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.attention.call import CACHE, Call
-from lib.attention.cpu.plans import Edges, Shifts, edges_plan, learned_plan, shifts_plan
+from lib.attention.cpu.plans import (Edges, Shifts, edges_plan, learned_plan,
+                                     shifts_plan)
 from lib.errors import SuiteError
 from lib.patterns.base import EdgeTable, Keys, LearnedOffsets, Pattern
 

@@ -18,9 +18,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lib.attention.cpu.blocks import (BLOCK, by_fraction, fetched, fill_absent, kept, softmax, spread, to_columns, to_dlogits,
-                                      to_logits)
-from lib.attention.cpu.vectors import dot4, fma, head_of, load, prefetch_rows, put4, store, zero
+from lib.attention.cpu.blocks import (BLOCK, by_fraction, fetched, fill_absent,
+                                      kept, softmax, spread, to_columns,
+                                      to_dlogits, to_logits)
+from lib.attention.cpu.vectors import (dot4, fma, head_of, load, prefetch_rows,
+                                       put4, store, zero)
 
 
 @njit

@@ -13,7 +13,9 @@ from pathlib import Path
 from llvmlite import ir
 from numba import njit
 from numba.core import cgutils, types
-from numba.extending import NativeValue, intrinsic, models, overload_attribute, register_model, typeof_impl, unbox
+from numba.extending import (NativeValue, intrinsic, models,
+                             overload_attribute, register_model, typeof_impl,
+                             unbox)
 
 WIDTHS = (64, 48, 32, 16)           # numbers of a piece
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}

@@ -45,5 +45,6 @@ class Gpu:
         return there and call.out_dtype in DTYPES and call.q.shape[-1] <= LARGEST
 
     def __call__(self, call: Call) -> torch.Tensor:
-        from lib.attention.gpu.ops import run       # imports triton, and settles whether it interprets
+        from lib.attention.gpu.ops import \
+            run  # imports triton, and settles whether it interprets
         return run(call)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, band_logits, finite, listed, load_rows, of_heads, offset,
-                                     product, program, rows_of, rung, store_rows)
+from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, band_logits,
+                                     finite, listed, load_rows, of_heads,
+                                     offset, product, program, rows_of, rung,
+                                     store_rows)
 
 
 @triton.jit(do_not_specialize=["T", "blocks", "units", "columns", "n_bands"])

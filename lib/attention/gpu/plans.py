@@ -10,7 +10,8 @@ import torch
 
 from lib.attention.call import Call, check_table, refuse_empty
 from lib.errors import require
-from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, SoftWindow
+from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, LearnedOffsets,
+                               Offsets, SoftWindow)
 
 NOTHING, OFFSETS, TABLE, RUNGS = range(4)       # what the list of keys holds, beside the bands
 # Distances in succession that make a band, for tensor cores, rather than as many listed keys; in half precision, in float32.

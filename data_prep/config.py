@@ -1,0 +1,38 @@
+"""What to build: the corpus that a profile or a folder of text asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lib.errors import one_of, require
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """What to build. The numbers of tokens are met exactly; upper bounds of a folder and of finite hub texts."""
+    folder: str = ""                  # a person's own text (`data_prep.folder`); empty: the offline corpus
+    vocab: int = 2048                 # pieces of the tokeniser
+    train_tokens: int = 3_500_000     # a domain
+    heldout_tokens: int = 150_000     # a domain
+    seed: int = 0                     # which documents, in which order; the generators' text
+    hub: tuple[str, ...] = ()         # domains of the Hugging Face hub (`data_prep.hub.DOMAINS`) instead of the offline corpus
+    apart: tuple[str, ...] = ()       # further ones, for the runs that name them; no other run is evaluated on them
+    tokenizer: str = ""               # of hub text: a name on the hub or a path; empty: pieces of its own, trained on the text
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Of the hub."""
+        return (*self.hub, *self.apart)
+
+    def __post_init__(self) -> None:
+        require(not (self.folder and self.hub), "hub", self.hub, "empty where there is a folder")
+        require(bool(self.hub) or not (self.apart or self.tokenizer), "hub", self.hub, "domains, for `apart` and `tokenizer`")
+        if self.hub:
+            from data_prep.hub import DOMAINS
+            for name in self.domains:
+                one_of(name, DOMAINS, "domain of the hub")
+                require(self.domains.count(name) == 1, "hub", self.domains, "each domain once")
+        require(257 <= self.vocab < 1 << 32, "vocab", self.vocab, "at least 257: the 256 bytes and the end of a document")
+        for name in ("train_tokens", "heldout_tokens"):
+            require(getattr(self, name) >= 1000, name, getattr(self, name), "an integer of at least 1000")
+        require(self.seed >= 0, "seed", self.seed, "0 or more")

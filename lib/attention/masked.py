@@ -1,0 +1,71 @@
+"""Torch's own scaled dot product attention: causal, full, or with a mask; also what sparse patterns are compared with."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from lib.attention.call import CACHE, Call, check_table, refuse_empty
+from lib.patterns.base import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets,
+                               expand)
+
+
+class Masked:
+    """Backend `masked`: SDPA with a `[T, T]` mask that is built once; without one where the pattern is dense."""
+
+    def missing(self) -> str:
+        return ""
+
+    def supports(self, call: Call) -> bool:
+        return not isinstance(call.keys, LearnedOffsets)        # an interpolated key is no column of the mask
+
+    def __call__(self, call: Call) -> torch.Tensor:
+        kind = None if call.slopes is not None else dense_kind(call)
+        mask = None if kind else _bias(call) if call.span is not None else cached_mask(call)
+        return F.scaled_dot_product_attention(call.q, call.k, call.v, attn_mask=mask, is_causal=kind == "causal",
+                                              enable_gqa=call.q.shape[1] != call.k.shape[1])
+
+
+def dense_kind(call: Call) -> str | None:
+    """`causal` or `full` when every query attends all keys before it, or all keys; None otherwise."""
+    keys, T = call.keys, call.q.shape[2]
+    if not isinstance(keys, Offsets):
+        return None
+    wanted = range(T) if keys.causal else range(1 - T, T)
+    covered = keys.leading >= T or (len(keys.distances) >= len(wanted) and set(wanted) <= set(keys.distances))
+    return ("causal" if keys.causal else "full") if covered else None
+
+
+def cached_mask(call: Call) -> torch.Tensor:
+    """Boolean `[1, H or 1, T, T]`; with ALiBi the bias, -inf where not attended."""
+    return CACHE.get(("mask", call.identity, call.q.dtype), lambda: _mask(call))
+
+
+def _mask(call: Call) -> torch.Tensor:
+    T = call.q.shape[2]
+    table = call.keys if isinstance(call.keys, EdgeTable) else None
+    if table is not None:
+        check_table(table, T)
+    per_head = isinstance(call.keys, HeadOffsets) or (table is not None and table.keys.ndim == 3)
+    mask = torch.from_numpy(expand(call.keys, T, call.q.shape[1] if per_head else 1))
+    refuse_empty(mask.any(-1))
+    mask = mask.to(call.q.device)[None]                                                 # (1, H or 1, T, T)
+    return mask if call.slopes is None else _alibi(call).masked_fill(~mask, float("-inf"))
+
+
+def _alibi(call: Call) -> torch.Tensor:
+    i = torch.arange(call.q.shape[2], device=call.q.device)
+    distance = (i[:, None] - i).abs()
+    return -call.slopes.to(call.q.dtype)[None, :, None, None] * distance                # (1, H, T, T)
+
+
+def _bias(call: Call) -> torch.Tensor:
+    """The soft span's logarithmic weights `[1, H, T, T]`, built anew because the span learns."""
+    keys, T = call.keys, call.q.shape[2]
+    i = torch.arange(T, device=call.q.device)
+    d = i[:, None] - i
+    span = call.span.to(call.q.dtype)[None, :, None, None]
+    weight = ((span + keys.ramp - d) / keys.ramp).clamp(0, 1)
+    seen = (d >= 0) & (d <= keys.window) & (weight > 0)
+    bias = torch.where(seen, weight, 1).log().masked_fill(~seen, float("-inf"))
+    return bias if call.slopes is None else bias + _alibi(call)

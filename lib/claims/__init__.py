@@ -1,9 +1,0 @@
-"""The ledger of claims: what each document says, the rule fixed beforehand, and the verdict that this profile's runs give.
-
-`ledger.yaml` lists the claims. A claim is added by an entry there; a new kind of evidence by a function in `measures`.
-"""
-
-from lib.claims.judge import Judgement, as_json, judge
-from lib.claims.ledger import Claim, load
-
-__all__ = ["Claim", "Judgement", "as_json", "judge", "load"]

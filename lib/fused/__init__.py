@@ -1,0 +1,1 @@
+"""The model's element-wise parts, one pass over memory each."""

@@ -1,0 +1,222 @@
+"""What is measured: attention at one setting, by the suite's backends and by what one would use without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+
+from lib import patterns
+from lib.attention import BACKENDS, choose, sparse_attention
+from lib.attention.call import CACHE, checked
+from lib.errors import SuiteError
+from lib.patterns import Pattern
+from lib.patterns import base as forms
+
+ALPHA = 1.03                    # of learned distances: the default base has no whole one then, and none that leaves T = 1024
+MOVES = 1e-6                    # what alpha moves by from call to call: five thousand calls lose no rung
+SPAN = 8.0                      # of learned spans, tokens
+LEARNED = " learned"            # what the name of a backend ends with when its distances are learned
+OTHERS = ("dense", "masked", "gather", "flex")
+MEMORY = {"cpu": 2 * 2**30, "cuda": 32 * 2**30}    # bytes that a call may need by its estimate; what needs more is left out
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Shape of the tensors and the pattern: by default that of the goals, batch x heads 8, head size 64, 23 keys."""
+    batch: int = 1
+    heads: int = 8
+    kv_heads: int = 8
+    head_dim: int = 64
+    window: int = 12
+    rungs: int = 15
+    dtype: torch.dtype = torch.float32
+    device: torch.device = torch.device("cpu")
+
+    @classmethod
+    def on(cls, device: torch.device) -> Setting:
+        """float32 on a CPU, bfloat16 on a GPU, which is made for that."""
+        return cls(device=device, dtype=torch.float32 if device.type == "cpu" else torch.bfloat16)
+
+    @property
+    def fixed(self) -> Pattern:
+        return patterns.build("scaled_base", heads=self.heads, window=self.window, rungs=self.rungs)
+
+    @property
+    def learned(self) -> Pattern:
+        return patterns.build("learned", heads=self.heads, window=self.window, rungs=self.rungs)
+
+    def keys(self, T: int) -> int:
+        """C, keys of a query that has all of them."""
+        return len(self.fixed.plan(0, T).distances)
+
+    def bytes(self, T: int) -> tuple[int, int]:
+        """Size of q and of k."""
+        a_head = self.batch * T * self.head_dim * self.dtype.itemsize
+        return a_head * self.heads, a_head * self.kv_heads
+
+    def wait(self) -> None:
+        """Until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """q and d_out `[B, H, T, D]`, k and v `[B, G, T, D]`."""
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    d_out: torch.Tensor
+
+    @classmethod
+    def random(cls, setting: Setting, T: int, grad: bool) -> Tensors:
+        draws, tensors = torch.Generator().manual_seed(0), []
+        for heads in (setting.heads, setting.kv_heads, setting.kv_heads, setting.heads):
+            x = torch.randn(setting.batch, heads, T, setting.head_dim, generator=draws)
+            tensors.append(x.to(setting.device, setting.dtype))
+        return cls(*(x.requires_grad_(grad) for x in tensors[:3]), tensors[3])
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One way to attend, and what it learns beside q, k and v (alpha, or spans)."""
+    attend: Callable[[Tensors], torch.Tensor]
+    learned: tuple[torch.Tensor, ...] = ()
+
+
+def dense(x: Tensors) -> torch.Tensor:
+    """Causal SDPA."""
+    return F.scaled_dot_product_attention(x.q, x.k, x.v, is_causal=True, enable_gqa=x.q.shape[1] != x.k.shape[1])
+
+
+def gather(setting: Setting, T: int) -> Callable[[Tensors], torch.Tensor]:
+    """The textbook way: the keys and values of every query side by side, `[B, H, T, C, D]`."""
+    i = torch.arange(T, device=setting.device)
+    index = i[:, None] - torch.tensor(setting.fixed.plan(0, T).distances, device=setting.device)           # (T, C)
+    hidden, index = index < 0, index.clamp(min=0)
+    repeats = setting.heads // setting.kv_heads
+
+    def attend(x: Tensors) -> torch.Tensor:
+        k, v = (y.repeat_interleave(repeats, dim=1)[:, :, index] for y in (x.k, x.v))                      # (B, H, T, C, D)
+        scores = torch.einsum("bhtd,bhtcd->bhtc", x.q, k) * x.q.shape[-1] ** -0.5
+        return torch.einsum("bhtc,bhtcd->bhtd", scores.masked_fill(hidden, float("-inf")).softmax(-1), v)
+    return attend
+
+
+def flex(setting: Setting, T: int) -> Callable[[Tensors], torch.Tensor]:
+    """FlexAttention with the pattern's `mask_mod`, compiled for this length."""
+    from torch.nn.attention.flex_attention import (create_block_mask,
+                                                   flex_attention)
+    torch.compiler.reset()
+    mask = create_block_mask(setting.fixed.mask_mod(0, T), None, None, T, T, device=str(setting.device))
+    compiled, grouped = torch.compile(flex_attention, dynamic=False), setting.heads != setting.kv_heads
+    return lambda x: compiled(x.q, x.k, x.v, block_mask=mask, enable_gqa=grouped)
+
+
+def learned_of(pattern: Pattern, setting: Setting, grad: bool) -> dict[str, torch.Tensor]:
+    """What `sparse_attention` needs beside the pattern: alpha, or the spans of the heads."""
+    if pattern.learned == "alpha":
+        return {"alpha": torch.tensor(ALPHA, device=setting.device, requires_grad=grad)}
+    if pattern.learned == "span":
+        return {"span": torch.full((setting.heads,), SPAN, device=setting.device, requires_grad=grad)}
+    return {}
+
+
+def by_backend(name: str, pattern: Pattern, setting: Setting, layer: int, grad: bool) -> Attention:
+    """`sparse_attention` as a caller uses it, checks included.
+
+    With gradients alpha moves a little from call to call, as it does in training, so that what depends on it is built anew.
+    """
+    learned = learned_of(pattern, setting, grad)
+
+    def attend(x: Tensors) -> torch.Tensor:
+        if grad and "alpha" in learned:
+            with torch.no_grad():
+                learned["alpha"] += MOVES
+        return sparse_attention(x.q, x.k, x.v, pattern, layer, backend=name, **learned)
+    return Attention(attend, tuple(learned.values()))
+
+
+def attention(name: str, setting: Setting, T: int, grad: bool) -> Attention:
+    """The attention called `name`: one of `OTHERS`, or a backend, with `LEARNED` or without."""
+    if name == "dense":
+        return Attention(dense)
+    if name in ("gather", "flex"):
+        return Attention((gather if name == "gather" else flex)(setting, T))
+    pattern = setting.learned if name.endswith(LEARNED) else setting.fixed
+    return by_backend(name.removesuffix(LEARNED), pattern, setting, 0, grad)
+
+
+def prepared(how: Attention, setting: Setting, T: int, pass_: str) -> Callable[[], object]:
+    """One call on random tensors; `forward+backward` takes the gradients of q, k, v and of what is learned."""
+    x = Tensors.random(setting, T, grad=pass_ != "forward")
+    if pass_ == "forward":
+        return torch.no_grad()(lambda: how.attend(x))
+    return lambda: torch.autograd.grad(how.attend(x), [x.q, x.k, x.v, *how.learned], x.d_out)
+
+
+def call_of(name: str, setting: Setting, T: int, pass_: str) -> Callable[[], object]:
+    """One call of the attention called `name`."""
+    return prepared(attention(name, setting, T, pass_ != "forward"), setting, T, pass_)
+
+
+def backends(setting: Setting) -> dict[str, str]:
+    """Every backend with why it cannot be measured in this setting; empty: it can."""
+    small = Tensors.random(replace(setting, batch=1), 32, grad=True)
+    call = checked(small.q, small.k, small.v, setting.fixed, 0, None, None, None)
+    found = {}
+    for name, backend in BACKENDS.items():
+        lacks = backend.missing()
+        found[name] = lacks or ("" if backend.supports(call) else f"does not do this on {setting.device.type}")
+    return found
+
+
+def learns(name: str, setting: Setting) -> bool:
+    """Whether a backend does learned distances."""
+    x = Tensors.random(setting, 32, grad=True)
+    call = checked(x.q, x.k, x.v, setting.learned, 0, torch.tensor(ALPHA, requires_grad=True), None, None)
+    return BACKENDS[name].supports(call)
+
+
+def needed(name: str, setting: Setting, T: int, pass_: str) -> int:
+    """Bytes that a call needs beyond its inputs, estimated: only what grows as T x T or T x C counts.
+
+    `masked` and `flex` build a mask through `[T, T]` integers; `reference` holds float64 scores, weights and gradients;
+    `gather` holds keys and values, with gradients twice.
+    """
+    heads, square = setting.batch * setting.heads, T * T
+    backward = pass_ != "forward"
+    if name in ("masked", "flex"):
+        return 3 * 8 * square
+    if name == "reference":
+        return (6 if backward else 3) * 8 * heads * square
+    if name == "gather":
+        return (4 if backward else 2) * setting.keys(T) * setting.bytes(T)[0]
+    return 0
+
+
+def chosen(pattern: Pattern, setting: Setting, T: int, layer: int) -> str:
+    """What `auto` means for a pattern in this setting."""
+    x, learned = Tensors.random(setting, T, grad=True), learned_of(pattern, setting, True)
+    return choose(checked(x.q, x.k, x.v, pattern, layer, learned.get("alpha"), learned.get("span"), None))
+
+
+def forget() -> None:
+    """Drop every plan and mask, so that the next call builds its own."""
+    CACHE.clear()
+    forms._plan.cache_clear()
+
+
+def every_pattern(setting: Setting, layers: int = 8) -> dict[str, Pattern]:
+    """All patterns by name at their defaults; left out are dense, one that has no defaults, and `blurred`, which attends as
+    `learned` does."""
+    found = {}
+    for name in patterns.names():
+        try:
+            found[name] = patterns.build(name, layers=layers, heads=setting.heads)
+        except SuiteError:
+            continue
+    return {name: pattern for name, pattern in found.items() if name not in ("dense", "blurred")}

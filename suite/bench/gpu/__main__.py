@@ -1,0 +1,127 @@
+"""The parts, each in a process of its own; the JSON file, and what is printed."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from lib import paths
+from lib.attention.gpu import Gpu, interpreted
+from lib.files import write_atomically
+from suite.bench import gpu as gpu_check
+from suite.bench.gpu import FIELDS, Bench, Row
+
+LIMITS = {"verify": 150, "time": 120, "flex": 100, "train": 90}      # seconds; 7:40 together
+PARTS = {"verify": ("verify", "verify"), "time": ("speed", "time_attention"), "flex": ("speed", "time_flex"),
+         "train": ("train", "train")}                               # module and function
+
+
+def machine() -> Row:
+    facts = {"device": "CPU, interpreted", "python": platform.python_version()}
+    if torch.cuda.is_available():
+        found = torch.cuda.get_device_properties(0)
+        facts |= {"device": found.name, "multiprocessors": found.multi_processor_count, "memory_mib": found.total_memory >> 20,
+                  "capability": list(torch.cuda.get_device_capability()), "cuda": torch.version.cuda}
+    return facts | {name: metadata.version(name) for name in ("torch", "triton", "numpy")}
+
+
+def part(name: str) -> Callable[[Bench], Iterator[Row]]:
+    """Imported where it runs: what one part lacks does not stop the others."""
+    module, function = PARTS[name]
+    return getattr(importlib.import_module(f"suite.bench.gpu.{module}"), function)
+
+
+def run_part(name: str, rows: Path, tiny: bool) -> None:
+    """In the part's own process: a row a line, as they come."""
+    with rows.open("w", encoding="utf-8") as file:
+        for row in part(name)(Bench(tiny)):
+            print(json.dumps(row), file=file, flush=True)
+
+
+def watched(name: str, tiny: bool, seconds: float) -> tuple[list[Row], Row]:
+    """Rows of a part, run in a process that is ended after `seconds`, and how it ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows, log, begin = Path(folder) / "rows", Path(folder) / "log", time.perf_counter()
+        command = [sys.executable, "-m", "suite.bench.gpu", "--part", name, "--rows", str(rows), *(["--tiny"] if tiny else [])]
+        with log.open("w") as output:
+            process = subprocess.Popen(command, cwd=paths.ROOT, stdout=output, stderr=output, start_new_session=True)
+            try:
+                status = "ok" if process.wait(timeout=seconds) == 0 else "failed"
+            except subprocess.TimeoutExpired:
+                status = "out of time"
+            finally:                            # compilers that it started too
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        found = [json.loads(line) for line in rows.read_text().splitlines() if line.endswith("}")] if rows.exists() else []
+        end = {"status": status, "seconds": round(time.perf_counter() - begin, 1), "rows": len(found)}
+        return found, end if status == "ok" else end | {"log": log.read_text(errors="replace")[-2000:]}
+
+
+def table(part: str, rows: list[Row], end: Row) -> str:
+    """What a part found, in a few lines."""
+    lines = [f"\n{part}: {end['status']}, {end['seconds']:.0f} s"]
+    if part == "verify":
+        wrong = [row for row in rows if not row["ok"]]
+        nearest = max((row["ratio"] / row["limit"] for row in rows if row.get("ratio") is not None), default=0.0)
+        lines += [f"  {len(rows)} comparisons with the float64 reference, {len(wrong)} wrong; "
+                  f"the largest error is {nearest:.0%} of its limit"]
+        lines += [f"  WRONG {row['pattern']}, {row['dtype']}, {row['pass']}: "
+                  + (row.get("note") or f"{row['ratio']:.1e}, limit {row['limit']:.1e}") for row in wrong]
+        return "\n".join(lines + ([end["log"]] if end.get("log") else []))
+    for row in rows:
+        figures = row.get("note", "") if row.get("ratio") is None else (
+            f"{row['ratio']:6.2f} x ({row['spread'][0]:.2f} to {row['spread'][1]:.2f})  {row['ms']:8.3f} ms, "
+            f"{row['against']}: {row['against_ms']:.3f} ms")
+        figures += f", {row['tokens_per_s']:,.0f} tokens/s" if row.get("tokens_per_s") else ""
+        lines.append(f"  T {row['length']:6d}  {row['pattern']:8s} {row['pass']:17s} against {row['against']:7s} {figures}")
+    return "\n".join(lines + ([end["log"]] if end.get("log") else []))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python3 -m suite.bench.gpu", description=gpu_check.__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, help="the JSON file (outputs/gpu/gpu-check.json)")
+    parser.add_argument("--tiny", action="store_true", help="a few small cases on the CPU; needs TRITON_INTERPRET=1")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    missing, tiny = Gpu().missing(), given.tiny or interpreted()
+    if not missing and tiny and not interpreted():
+        missing = "--tiny runs in the interpreter: set TRITON_INTERPRET=1"
+    if missing:
+        print(f"gpu-check: {missing}", file=sys.stderr)
+        return 2
+    if given.part:
+        run_part(given.part, given.rows, tiny)
+        return 0
+    out = given.out or paths.gpu_check()
+    rows: list[Row] = []
+    report = {"fields": FIELDS, "machine": machine(), "parts": {}, "rows": rows}
+    print("gpu-check:", ", ".join(f"{name} {value}" for name, value in report["machine"].items()))
+    for name, seconds in LIMITS.items():
+        found, end = watched(name, tiny, seconds)
+        rows += found
+        report["parts"][name] = end
+        write_atomically(out, (json.dumps(report, indent=1) + "\n").encode())
+        print(table(name, found, end), flush=True)
+    print(f"\n{out}")
+    right = all(row["ok"] for row in rows if row["measure"] == "error") and report["parts"]["verify"]["status"] == "ok"
+    return 0 if right and all(end["status"] != "failed" for end in report["parts"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

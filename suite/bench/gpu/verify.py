@@ -1,0 +1,86 @@
+"""Part 1: are the numbers right?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from lib import patterns
+from lib.attention.call import checked
+from lib.attention.gpu import Gpu
+from lib.attention.reference import Reference
+from lib.patterns import EdgeTable, Keys, Offsets, Pattern
+from suite.bench.gpu import Bench, Row, about, first_line
+
+# Of the output, of gradients, and of those of alpha and span, long sums with terms of both signs. Float32: roundings of sums
+# of up to 300 terms; bfloat16: the output, weights and their gradients are rounded to 8 bits each, and gradients once more.
+ROUNDING = {torch.bfloat16: (2 ** -7, 2 ** -6, 2 ** -5), torch.float32: (2 ** -15, 2 ** -15, 2 ** -15)}
+
+
+def verify(bench: Bench) -> Iterator[Row]:
+    for name, keys, shape, alibi, learned in cases(bench.tiny):
+        for dtype in ROUNDING:
+            rows = {"measure": "error", "backend": "gpu", "against": "reference", "pattern": name, **about(shape, dtype)}
+            try:
+                yield from ({**rows, **found} for found in errors(bench, keys, shape, dtype, alibi, learned))
+            except Exception as error:      # the next form may still be right
+                yield {**rows, "pass": "all", "ok": False, "note": first_line(error)}
+
+
+def cases(tiny: bool) -> Iterator[tuple[str, Pattern | Keys, tuple[int, ...], bool, dict[str, float]]]:
+    """Every form of keys: name, keys, (B, H, G, T, D), whether with ALiBi, and what is learned."""
+    layers, H, G, T, D = (2, 2, 1, 19, 8) if tiny else (4, 8, 2, 1031, 64)
+    size = {"layers": layers, "heads": H}
+    shape = (2, H, G, T, D)
+    yield "fixed", patterns.build("scaled_base", window=12, **size), shape, False, {}
+    yield "learned", patterns.build("learned", window=2, **size), shape, True, {"alpha": 1.2137}
+    yield "table", patterns.build("power_law", window=4, budget=10, **size), shape, False, {}
+    if tiny:
+        return
+    yield "fixed, ALiBi", patterns.build("scaled_base", window=1, **size), (1, H, G, 1024, D), True, {}
+    yield "both ways", patterns.build("scaled_base", window=5, causal=False, **size), shape, True, {}
+    yield "leading keys", patterns.build("streaming_sinks", **size), shape, False, {}
+    ways = Offsets((-300, -2, 0, 1, 2, 3, 4, 77), leading=3, causal=False)
+    yield "leading keys, both ways", ways, (2, H, G, 259, D), True, {}
+    yield "by head", patterns.build("mswa", **size), shape, True, {}
+    yield "wide window", patterns.build("local", window=300, **size), shape, False, {}
+    yield "soft span", patterns.build("adaptive_span", **size), shape, True, {"span": 11.3}
+    yield "learned at 1", patterns.build("learned", **size), shape, False, {"alpha": 1.0}
+    yield "table by head", random_table(H, 259, 40), (2, H, G, 259, D), True, {}
+    for heads, D in (((8, 8), 64), ((6, 2), 80), ((8, 1), 128), ((4, 2), 256)):
+        yield f"{heads[0]} over {heads[1]} heads", Offsets((*range(9), 13, 34, 200), 1), (1, *heads, 517, D), False, {}
+
+
+def random_table(H: int, T: int, C: int) -> EdgeTable:
+    """1 to C random keys a query and head, past and future."""
+    random = np.random.default_rng(0)
+    table = np.full((H, T, C), -1, np.int32)
+    for row in table.reshape(-1, C):
+        chosen = random.choice(T, random.integers(1, C + 1), replace=False)
+        row[:len(chosen)] = np.sort(chosen)
+    return EdgeTable(table)
+
+
+def errors(bench: Bench, keys: Pattern | Keys, shape: tuple[int, ...], dtype: torch.dtype, alibi: bool,
+           learned: dict[str, float]) -> Iterator[Row]:
+    """A row for the output and for each gradient."""
+    H = shape[1]
+    slopes = 2.0 ** -(1 + torch.arange(H, device=bench.device)) if alibi else None
+    *data, dout = bench.qkv(*shape, dtype)
+    found, expected = [], []
+    for results, backend, kind in ((expected, Reference(), torch.float64), (found, Gpu(), dtype)):
+        inputs = [x.detach().to(kind).requires_grad_() for x in data]
+        given = {name: torch.tensor(value, device=bench.device).expand(() if name == "alpha" else H).clone().requires_grad_()
+                 for name, value in learned.items()}
+        call = checked(*inputs, keys, 0, given.get("alpha"), given.get("span"), slopes)
+        out = backend(call)
+        results += [out.detach(), *torch.autograd.grad(out, [*inputs, *given.values()], dout.to(kind))]
+    for name, a, b in zip(("out", "dq", "dk", "dv", "dlearned"), found, expected, strict=False):
+        error = float((a.double() - b.double()).abs().max() / b.abs().max().clamp(min=1))
+        limit = ROUNDING[dtype][{"out": 0, "dlearned": 2}.get(name, 1)]
+        finite = math.isfinite(error)
+        yield {"pass": name, "ratio": error if finite else None, "limit": limit, "ok": finite and error <= limit,
+               "note": "" if finite else "not a number"}

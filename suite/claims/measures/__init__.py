@@ -1,0 +1,54 @@
+"""Measures: small functions from a notebook's evidence to one or several numbers with intervals, found by their names.
+
+A function of a module in this folder that is decorated with `measure` can be named in the ledger; its keyword arguments
+are the ledger's. It raises `NotTested` where the profile has not trained what it needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from suite.claims.evidence import Found
+from suite.settings.parameters import Declared
+
+_FOUND: dict[str, Measure] = {}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A function by name. exact: its number has no chance in it. every: it compares several, and each must agree. by_run: each
+    run has one number, so that fewer than three seeds have no interval."""
+    name: str
+    function: Callable[..., Found]
+    unit: str
+    exact: bool = False
+    every: bool = False
+    by_run: bool = False
+
+    @property
+    def declared(self) -> dict[str, Declared]:
+        """Its arguments; None as default: must be given."""
+        signature = inspect.signature(self.function)
+        return {name: Declared(name, str(own.annotation), None if own.default is own.empty else own.default)
+                for name, own in signature.parameters.items() if own.kind is own.KEYWORD_ONLY}
+
+
+def measure(unit: str, **kind: bool) -> Callable[[Callable[..., Found]], Callable[..., Found]]:
+    """Declare a function as a measure in `unit`; `kind` is what `Measure` says of it."""
+    def declare(function: Callable[..., Found]) -> Callable[..., Found]:
+        _FOUND[function.__name__] = Measure(function.__name__, function, unit, **kind)
+        return function
+    return declare
+
+
+@lru_cache(maxsize=None)
+def known() -> dict[str, Measure]:
+    """All measures by name; every module of this folder is read."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return dict(_FOUND)

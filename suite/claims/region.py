@@ -1,0 +1,105 @@
+"""Where an effect must lie for a claim to hold, and what an interval says of it. The rule of every verdict is here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lib.errors import SuiteError, one_of, require
+from suite.study.stats import ENOUGH_SEEDS, LEVEL, Interval
+
+if TYPE_CHECKING:
+    from suite.claims.measures import Measure
+
+KINDS = ("below", "above", "at_most", "at_least", "equals", "between")
+
+
+@dataclass(frozen=True)
+class Region:
+    """Numbers below, above, ..., as the ledger writes it: `{below: 0}`, `{at_least: 2}`, `{between: [-0.01, 0.01]}`."""
+    kind: str
+    low: float
+    high: float
+
+    @classmethod
+    def read(cls, value: object) -> Region:
+        """From the ledger; a `SuiteError` says what is wrong."""
+        if not isinstance(value, Mapping) or len(value) != 1:
+            raise SuiteError(f"supported_if = {value!r} is not valid: one of {', '.join(KINDS)} with its number")
+        (kind, given), = value.items()
+        one_of(str(kind), KINDS, "region")
+        ends = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+        numbers = all(isinstance(end, (int, float)) and not isinstance(end, bool) and math.isfinite(end) for end in ends)
+        wanted = "two numbers, the lower one first" if kind == "between" else "one number"
+        require(numbers and len(ends) == (2 if kind == "between" else 1) and list(ends) == sorted(ends), kind, given, wanted)
+        low = -math.inf if kind in ("below", "at_most") else float(ends[0])
+        return cls(kind, low, math.inf if kind in ("above", "at_least") else float(ends[-1]))
+
+    @property
+    def open(self) -> bool:
+        """Whether the boundary itself lies outside."""
+        return self.kind in ("below", "above")
+
+    def contains(self, value: float) -> bool:
+        return self.low < value < self.high if self.open else self.low <= value <= self.high
+
+    def boundaries(self) -> list[float]:
+        return sorted({end for end in (self.low, self.high) if math.isfinite(end)})
+
+    def side(self, found: Interval) -> bool | None:
+        """Whether the whole interval lies inside (True) or outside (False); None: on both sides of a boundary."""
+        if self.contains(found.low) and self.contains(found.high):
+            return True
+        outside = found.high < self.low or found.low > self.high
+        touching = self.open and (found.high <= self.low or found.low >= self.high)
+        return False if outside or touching else None
+
+    def p(self, found: Interval) -> float:
+        """p value against the nearest boundary: the largest over boundaries."""
+        return max(found.p(boundary) for boundary in self.boundaries())
+
+    def words(self) -> str:
+        low, high = (f"{end:g}" for end in (self.low, self.high))
+        return {"below": f"below {high}", "above": f"above {low}", "at_most": f"at most {high}", "at_least": f"at least {low}",
+                "equals": low, "between": f"between {low} and {high}"}[self.kind]
+
+    def rule(self, measure: Measure) -> str:
+        """The rule of the verdict on what `measure` gives, in words."""
+        where = f"{self.words()} {measure.unit}".strip()
+        if measure.exact:
+            return (f"Supported if {'every number is' if measure.every else 'the number is'} {where}, else contradicted; "
+                    f"it is exact, so there is no interval.")
+        what, other, again = ("its", "", "")
+        if measure.every:
+            what, other, again = "every comparison's", "of one of them ", " after a correction for their number"
+        few = f" With fewer than {ENOUGH_SEEDS} seeds there is no interval, and the mean decides." if measure.by_run else ""
+        return (f"Supported if the effect is {where}: {what} whole {100 * LEVEL:.0f} % interval, with p < {1 - LEVEL:.2g} "
+                f"after Holm's correction over the ledger; contradicted if the whole interval {other}lies outside, with the "
+                f"same p{again}; else undecided.{few}")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What several intervals together say before the correction: the side they are on, its p value, the deciding one."""
+    side: bool | None
+    p: float
+    at: int
+
+
+def decide(region: Region, found: Sequence[Interval]) -> Decision:
+    """All must lie inside for a claim to hold (p: the largest), one outside contradicts it (p: the smallest, times their
+    number, since any of them might have)."""
+    sides, p = [region.side(own) for own in found], [region.p(own) for own in found]
+    outside = [at for at, own in enumerate(found) if not region.contains(own.estimate)]
+    if outside:
+        at = min(outside, key=lambda n: (p[n], -excess(region, found[n].estimate)))
+        return Decision(False if sides[at] is False else None, min(1.0, len(found) * p[at]), at)
+    at = max(range(len(found)), key=lambda n: (p[n], excess(region, found[n].estimate)))
+    return Decision(True if all(sides) else None, p[at], at)
+
+
+def excess(region: Region, value: float) -> float:
+    """How far a value lies beyond the region (below 0: inside); the largest is the worst of several."""
+    return max(region.low - value, value - region.high)

@@ -1,0 +1,94 @@
+"""Held-out loss by the distance to where the context last stood: do tokens gain whose evidence lies far back?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lib.data import domains_of, heldout_windows
+from lib.errors import require
+from suite.evals.base import EvalResult, Evaluator, Metric
+from suite.evals.scoring import need, running, token_nll
+
+KINDS = ("recurrence", "copy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurrence(Evaluator):
+    """Non-overlapping windows of the training length over the first `tokens` tokens of each domain, by recurrence distance.
+
+    At position t of a window the model has read x_0 ... x_t and is scored on what follows, the target. Its context is its
+    last n tokens, x_(t-n+1) ... x_t. Where they stood before in the window, at the latest as x_(s-n+1) ... x_s with s < t
+    (the two may overlap), the token that followed, x_(s+1), is the evidence: it lies `d = t - (s + 1)` tokens before the
+    query, 0 <= d <= T - n - 1. Bin k holds `edges[k] <= d < edges[k + 1]`, the last one all further distances; tokens whose
+    context stands in the window for the first time, the first n - 1 among them, have a bin of their own.
+
+    Measures, by domain and by `position`, the first distance of a bin (the window's length: no earlier place):
+    `recurrence_nll` (nats a token) and `recurrence_count` (tokens), whatever followed; `copy_nll` and `copy_count` of those
+    tokens where the evidence is the target, so that copying it is right. Arrays: `recurrence.<domain>`, `copy.<domain>`
+    (sums of nats) and `recurrence_count.<domain>`, `copy_count.<domain>`, each `[N, bins + 1]`, the last column without an
+    earlier place.
+    """
+    name = "recurrence"
+
+    tokens: int                     # held-out tokens of each domain
+    edges: tuple[int, ...]          # first distances of the bins, tokens; from 0, ascending
+    n: int = 2                      # tokens of a context
+
+    def __post_init__(self) -> None:
+        require(self.tokens >= 1, "tokens", self.tokens, "an integer of at least 1")
+        rising = all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False))
+        require(bool(self.edges) and self.edges[0] == 0 and rising, "edges", self.edges, "ascending distances from 0")
+        require(self.n >= 1, "n", self.n, "an integer of at least 1 (tokens)")
+
+    def measure(self, model, run, corpus, device):
+        corpus, length = need(corpus, self.name, run), run.train.length
+        metrics, arrays = [], {}
+        for domain in domains_of(run.data, corpus):
+            inputs, targets = heldout_windows(corpus, domain, length, self.tokens)
+            with running(run, device):
+                nll = token_nll(model, inputs, targets, device)                                      # (N, T)
+            place, right = evidence(inputs.numpy(), targets.numpy(), self.n)
+            at = self.bins(place)
+            for kind, kept in zip(KINDS, (np.ones_like(right), right), strict=True):
+                sums, counts = (self.by_bin(at, values * kept) for values in (nll, np.ones_like(nll)))
+                counts = counts.astype(np.int64)
+                arrays |= {f"{kind}.{domain}": sums, f"{kind}_count.{domain}": counts}
+                metrics += self.metrics(kind, sums.sum(axis=0), counts.sum(axis=0), domain, length)
+        return EvalResult(metrics, arrays)
+
+    def bins(self, place: np.ndarray) -> np.ndarray:
+        """Bin of every token, from the place of its evidence `[N, T]` (-1: none)."""
+        distance = np.arange(place.shape[1]) - place
+        return np.where(place < 0, len(self.edges), np.searchsorted(self.edges, distance, side="right") - 1)
+
+    def by_bin(self, at: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Sums of `values` by window and bin, `[N, bins + 1]`."""
+        bins = len(self.edges) + 1
+        codes = np.arange(len(at))[:, None] * bins + at
+        return np.bincount(codes.ravel(), values.ravel(), minlength=len(at) * bins).reshape(len(at), bins)
+
+    def metrics(self, kind: str, sums: np.ndarray, counts: np.ndarray, domain: str, length: int) -> list[Metric]:
+        found = []
+        for first, total, count in zip((*self.edges, length), sums, counts, strict=True):
+            where = {"split": domain, "length": length, "position": int(first)}
+            found.append(Metric(f"{kind}_count", float(count), **where))
+            if count:
+                found.append(Metric(f"{kind}_nll", float(total / count), **where))
+        return found
+
+
+def evidence(inputs: np.ndarray, targets: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """For every token the place of what followed its context's latest earlier place (-1: none), and whether that is its
+    target; int64 and bool `[N, T]`."""
+    place, right = np.full(inputs.shape, -1, np.int64), np.zeros(inputs.shape, bool)
+    for window, (tokens, aims) in enumerate(zip(inputs.tolist(), targets.tolist(), strict=True)):
+        followed: dict[tuple[int, ...], int] = {}
+        for t in range(n - 1, len(tokens)):
+            context = tuple(tokens[t - n + 1:t + 1])
+            at = followed.get(context)
+            if at is not None:
+                place[window, t], right[window, t] = at, tokens[at] == aims[t]
+            followed[context] = t + 1
+    return place, right

@@ -1,0 +1,89 @@
+"""Accuracy on the synthetic task that a model was trained for, on sequences that the training cannot have drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from lib.errors import SuiteError, require
+from lib.model import Transformer
+from suite.evals.base import EvalResult, Evaluator, Metric
+from suite.evals.scoring import chunks, logits_at, running
+from suite.tasks import Task, names, task
+from suite.tasks.base import Drawn
+
+# Evaluations draw with seed HELD_OUT + seed, training with seeds below HELD_OUT. Both are one 32-bit word of numpy's
+# SeedSequence, so that no pair (seed, step) of the one is a pair of the other.
+HELD_OUT = 2 ** 31
+SEEDS = 2 ** 30         # above HELD_OUT + SEEDS the training draws its own light evaluations
+BATCH = 64              # sequences a draw: part of what is drawn, so it never depends on the machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskAccuracy(Evaluator):
+    """`count` sequences; split = the task's name for all scored tokens, and for instance `distance=200` for each label.
+
+    Measures: `accuracy` (the most likely token is the target), `target_nll` (nats a token), `count` (scored tokens) and
+    `chance` (what a guess is worth). Arrays: `correct.<split>` and `count.<split>` `[N]`, scored tokens of each sequence.
+    """
+    name = "task"
+
+    count: int = 512                    # sequences
+    seed: int = 0                       # of the sequences
+    lengths: tuple[int, ...] = ()       # tokens a sequence; empty: the training length
+
+    def __post_init__(self) -> None:
+        require(self.count >= 1, "count", self.count, "an integer of at least 1 (sequences)")
+        require(0 <= self.seed < SEEDS, "seed", self.seed, f"0 to {SEEDS - 1}")
+        require(all(length >= 1 for length in self.lengths), "lengths", self.lengths, "integers of at least 1 (tokens)")
+
+    def measure(self, model, run, corpus, device):
+        if run.data.source not in names():
+            raise SuiteError(f"evaluation task needs a model trained on one of {', '.join(names())}; "
+                             f"data.source = {run.data.source!r}")
+        require(run.train.seed < HELD_OUT, "train.seed", run.train.seed, f"below {HELD_OUT}, where evaluations draw")
+        trained = task(run.data.source, **dict(run.data.parameters))
+        require(trained.vocab <= run.model.vocab, "model.vocab", run.model.vocab, f"at least the task's {trained.vocab}")
+        metrics, arrays = [], {}
+        for length in self.lengths or (run.train.length,):
+            drawn = self.sequences(trained, length)
+            with running(run, device):
+                right, nll = answers(model, drawn, device)
+            for split, rows in splits(trained, drawn[2]).items():
+                where = {"split": split, "length": length}
+                measured = {"accuracy": right[rows].mean(), "count": rows.sum(), "target_nll": nll[rows].mean(),
+                            "chance": trained.chance}
+                metrics += [Metric(measure, float(value), **where) for measure, value in measured.items()]
+                arrays[f"correct.{split}.{length}"] = (right & rows).sum(axis=1)
+                arrays[f"count.{split}.{length}"] = rows.sum(axis=1)
+        return EvalResult(metrics, arrays)
+
+    def sequences(self, trained: Task, length: int) -> Drawn:
+        """Inputs, targets and labels `[count, length]`."""
+        parts = [trained.labelled(HELD_OUT + self.seed, step, min(BATCH, self.count - first), length)
+                 for step, first in enumerate(range(0, self.count, BATCH))]
+        inputs, targets, labels = (np.concatenate(kind) for kind in zip(*parts, strict=True))
+        return inputs, targets, labels
+
+
+def splits(trained: Task, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Scored tokens `[N, T]` by name: all of them, then those of each label where there are several."""
+    found = [int(label) for label in np.unique(labels) if label >= 0]
+    groups = {trained.split(label): labels == label for label in found} if len(found) > 1 else {}
+    return {trained.name: labels >= 0, **groups}
+
+
+def answers(model: Transformer, drawn: Drawn, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each target is the model's first choice, and its negative log-likelihood (nats); `[N, T]`, 0 if not scored."""
+    inputs, targets, labels = drawn
+    right, nll = np.zeros(inputs.shape, bool), np.zeros(inputs.shape)
+    for part in chunks(*inputs.shape, device):
+        scored = labels[part] >= 0
+        tokens, at, aim = (torch.from_numpy(x).to(device) for x in (inputs[part], scored, targets[part][scored]))
+        logits = logits_at(model, tokens, at)                                               # (n, V)
+        right[part][scored] = (logits.argmax(-1) == aim).cpu().numpy()
+        nll[part][scored] = F.cross_entropy(logits, aim, reduction="none").double().cpu().numpy()
+    return right, nll

@@ -1,0 +1,91 @@
+"""Minimal pairs: of two sentences that differ in one grammatical point, does the model find the right one likelier?
+
+With a folder: BLiMP, arxiv.org/abs/1912.00582 (Warstadt et al.), one JSON-lines file a subset. Without one: pairs made from
+templates, which are easier than BLiMP and are labelled `blimp-offline`. A sentence follows the token that ends a text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+from lib.errors import SuiteError, require
+from suite.evals.zero_shot.items import Item, stream
+
+# (singular, plural); verbs likewise: (third person singular, plural)
+NOUNS = (("boy", "boys"), ("girl", "girls"), ("dog", "dogs"), ("cat", "cats"), ("bird", "birds"), ("horse", "horses"),
+         ("teacher", "teachers"), ("friend", "friends"), ("king", "kings"), ("farmer", "farmers"))
+THINGS = (("box", "boxes"), ("tree", "trees"), ("house", "houses"), ("book", "books"), ("road", "roads"),
+          ("river", "rivers"))
+VERBS = (("runs", "run"), ("sleeps", "sleep"), ("walks", "walk"), ("sings", "sing"), ("plays", "play"), ("waits", "wait"))
+ACTIONS = ("saw", "found", "helped", "liked", "asked", "moved")
+PLACES = ("near", "behind", "under", "beside")
+DETERMINERS = (("this", "these"), ("that", "those"))
+PERSONS = (("boy", "himself"), ("girl", "herself"), ("king", "himself"), ("queen", "herself"), ("man", "himself"),
+           ("woman", "herself"), ("father", "himself"), ("mother", "herself"))
+
+Pair = tuple[str, str]          # (good, bad)
+
+
+def both(beginning: str, good: str, bad: str) -> Pair:
+    return f"{beginning} {good}.", f"{beginning} {bad}."
+
+
+def agreement() -> list[Pair]:
+    """Subject and verb, with another noun of the other number between them. (The two numbers alternate.)"""
+    return [both(f"The {noun[n]} {place} the {thing[1 - n]}", verb[n], verb[1 - n])
+            for noun, place, thing, verb in itertools.product(NOUNS, PLACES, THINGS, VERBS) for n in (0, 1)]
+
+
+def determiners() -> list[Pair]:
+    """Determiner and noun."""
+    return [both(f"The {noun[0]} {action} {det[n]}", thing[n], thing[1 - n])
+            for noun, action, det, thing in itertools.product(NOUNS, ACTIONS, DETERMINERS, THINGS) for n in (0, 1)]
+
+
+def anaphors() -> list[Pair]:
+    """A reflexive pronoun and its antecedent, by gender; both genders are asked alike."""
+    other = {"himself": "herself", "herself": "himself"}
+    return [both(f"The {person} {place} the {thing[n]} {action}", own, other[own])
+            for (person, own), place, thing, action in itertools.product(PERSONS, PLACES, THINGS, ACTIONS) for n in (0, 1)]
+
+
+TEMPLATES = {"subject_verb_agreement": agreement, "determiner_noun_agreement": determiners,
+             "anaphor_gender_agreement": anaphors}
+
+
+def offline(count: int, seed: int) -> list[Item]:
+    """`count` pairs, as many from each template (one more from the first ones where that does not divide)."""
+    items = []
+    for place, (subset, make) in enumerate(TEMPLATES.items()):
+        pairs = make()
+        rng = stream(seed, subset)
+        share = count // len(TEMPLATES) + (place < count % len(TEMPLATES))
+        require(share <= len(pairs), "count", count, f"at most {len(TEMPLATES) * len(pairs)} offline pairs")
+        chosen = rng.permutation(len(pairs) // 2)[:(share + 1) // 2]          # neighbours are one sentence in both forms
+        items += [as_item(pairs[2 * at + n], subset) for at in chosen for n in (0, 1)][:share]
+    return items
+
+
+def from_folder(folder: Path, count: int) -> list[Item]:
+    """The first `count` pairs of every `*.jsonl` file, by its fields `sentence_good` and `sentence_bad`."""
+    files = sorted(folder.glob("*.jsonl"))
+    if not files:
+        raise SuiteError(f"blimp_folder = {str(folder)!r} is not valid: a folder with BLiMP's subsets as .jsonl files")
+    return [as_item(pair, file.stem) for file in files for pair in itertools.islice(read(file), count)]
+
+
+def read(file: Path):
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                yield row["sentence_good"], row["sentence_bad"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise SuiteError(f"{file}, line {number}: no JSON object with sentence_good and sentence_bad "
+                                 f"({error!r})") from error
+
+
+def as_item(pair: Pair, subset: str) -> Item:
+    return Item("", pair, 0, 0.5, subset, True)

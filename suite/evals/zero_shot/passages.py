@@ -1,0 +1,154 @@
+"""Items from held-out documents: the last word of a passage, and a name or a number that it has given before.
+
+What is asked for stands earlier in the passage, as most of LAMBADA's target words do (arxiv.org/abs/1606.06031, Paperno et
+al.). A passage is a piece of a document as long as the model's training windows, so that nothing needed lies outside.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lib.data import Corpus
+from lib.errors import SuiteError
+from suite.evals.zero_shot.items import Item, stream
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+WORD = re.compile(r"[A-Za-z]+")
+END_OF_SENTENCE = re.compile(r"[.!?]")
+LAST_OF_SENTENCE = re.compile(r" ([A-Za-z]{4,})(?=[.!?])")
+LAST_OF_TEXT = re.compile(r" ([A-Za-z]+)\W*\Z")
+MENTIONS = (re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+\b"), re.compile(r"(?<= )\d+\b"))      # names inside a sentence; numbers
+OTHERS = 3                  # wrong candidates of a cloze, where the passage has as many
+FROM = 0.5                  # only the second half of a passage is asked for
+
+
+def domains(corpus: Corpus, preferred: Sequence[str]) -> list[str]:
+    """Those of `preferred` that the corpus has (the offline corpus has them all); of a person's own corpus, every domain."""
+    return [d for d in preferred if d in corpus.domains] or list(corpus.domains)
+
+
+def passages(corpus: Corpus, domain: str, tokenizer: Tokenizer, limit: int) -> Iterator[str]:
+    """Held-out documents, cut into pieces of at most `limit` and at least `limit / 4` tokens that begin with a word."""
+    tokens = corpus.tokens("heldout", domain)
+    starts = [*(int(s) for s in corpus.documents("heldout", domain)), len(tokens)]
+    for first, end in zip(starts[:-1], starts[1:], strict=True):
+        for at in range(first, end, limit):
+            piece = tokens[at:min(at + limit, end)]
+            if 4 * len(piece) >= limit:
+                text = tokenizer.decode(piece.tolist(), skip_special_tokens=True)
+                yield text if at == first else text[text.find(" ") + 1:]
+
+
+def missing(task: str, corpus: Corpus) -> SuiteError:
+    return SuiteError(f"battery task {task}: no held-out document of {corpus.path} has an item for it; leave it out")
+
+
+def spread(items: list[Item], count: int) -> list[Item]:
+    """At most `count` of the items, evenly spaced, so that they come from as many documents as they can."""
+    return [items[at] for at in np.unique(np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int))]
+
+
+def last_words(corpus: Corpus, tokenizer: Tokenizer, count: int, limit: int) -> list[Item]:
+    """The last word of a sentence, where it stands in the passage before that sentence. Domain: stories, if there is one."""
+    made = [last_word(text) for domain in domains(corpus, ("stories",))
+            for text in passages(corpus, domain, tokenizer, limit)]
+    items = [item for item in made if item is not None]
+    if not items:
+        raise missing("lambada", corpus)
+    return spread(items, count)
+
+
+def last_word(text: str) -> Item | None:
+    """The last sentence of the passage's second half whose last word can be asked for."""
+    for match in reversed(list(LAST_OF_SENTENCE.finditer(text, int(FROM * len(text))))):
+        ends = [end.end() for end in END_OF_SENTENCE.finditer(text, 0, match.start())]
+        before = {word.lower() for word in WORD.findall(text[:ends[-1]])} if ends else set()
+        if match[1].lower() in before:
+            return said(text[:match.start()], match[1])
+    return None
+
+
+def said(passage: str, word: str) -> Item:
+    """The word must be what the model says; a guess is one of the different words of the passage."""
+    return Item(passage, (" " + word,), 0, 1 / len({w.lower() for w in WORD.findall(passage)}), "")
+
+
+def lambada(folder: Path, count: int) -> list[Item]:
+    """The first `count` passages of LAMBADA's JSON-lines files (field `text`) in order of their names."""
+    found = [(LAST_OF_TEXT.search(text), text) for text, in rows(folder, "lambada", ("text",))]
+    items = [said(text[:match.start()], match[1]) for match, text in found if match and WORD.search(text[:match.start()])]
+    if not items:
+        raise SuiteError(f"lambada_folder = {str(folder)!r} is not valid: no text in it ends with a word after others")
+    return items[:count]
+
+
+def facts(folder: Path, count: int) -> list[Item]:
+    """`count` facts of CounterFact's JSON-lines files, evenly spaced: the prompt's object must be what the model says.
+
+    A guess is one of the objects that the prompt's relation has.
+    """
+    found = list(rows(folder, "cloze", ("relation_id", "prompt", "target_true")))
+    objects: dict[str, set[str]] = {}
+    for relation, _, target in found:
+        objects.setdefault(relation, set()).add(target)
+    return spread([Item(prompt, (" " + target,), 0, 1 / len(objects[relation]), relation)
+                   for relation, prompt, target in found], count)
+
+
+def rows(folder: Path, task: str, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """These fields of every line of the folder's .jsonl files, without white space at their ends."""
+    files = sorted(folder.glob("*.jsonl"))
+    if not files:
+        raise SuiteError(f"{task}_folder = {str(folder)!r} is not valid: a folder with the task's .jsonl files")
+    for file in files:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    row = json.loads(line)
+                    yield tuple(row[name].strip() for name in fields)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise SuiteError(f"{file}, line {number}: no JSON object with {' and '.join(fields)} ({error!r})"
+                                     ) from error
+
+
+def cloze(corpus: Corpus, tokenizer: Tokenizer, count: int, limit: int, seed: int) -> list[Item]:
+    """A name or number that the passage has given before, among others of its kind that it has given.
+
+    Domains: stories and math of the offline corpus, else every domain; as many items from each that has some.
+    """
+    made = []
+    for domain in domains(corpus, ("stories", "math")):
+        rng = stream(seed, f"cloze {domain}")
+        of_domain = [blank_out(text, rng, domain) for text in passages(corpus, domain, tokenizer, limit)]
+        made.append([item for item in of_domain if item is not None])
+    having = [items for items in made if items]
+    if not having:
+        raise missing("cloze", corpus)
+    shares = [count // len(having) + (place < count % len(having)) for place in range(len(having))]
+    return [item for items, share in zip(having, shares, strict=True) for item in spread(items, share)]
+
+
+def blank_out(text: str, rng: np.random.Generator, domain: str) -> Item | None:
+    """One mention of the passage's second half that can be asked for; None if there is none."""
+    possible = []
+    for kind in MENTIONS:
+        mentions = [(m[0], m.start()) for m in kind.finditer(text)]
+        for at, (word, start) in enumerate(mentions):
+            before = list(dict.fromkeys(w for w, _ in mentions[:at]))
+            if start >= FROM * len(text) and word in before and len(before) > 1:
+                possible.append((word, start, [w for w in before if w != word]))
+    if not possible:
+        return None
+    word, start, others = possible[int(rng.integers(len(possible)))]
+    wrong = [others[i] for i in rng.permutation(len(others))[:OTHERS]]
+    at = int(rng.integers(len(wrong) + 1))
+    candidates = tuple(" " + w for w in (*wrong[:at], word, *wrong[at:]))
+    return Item(text[:start - 1], candidates, at, 1 / len(candidates), domain)

@@ -1,0 +1,121 @@
+"""Experiment 8: every family's proposal and every pattern of the literature at the attended pairs of one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lib.config import PatternSpec
+from lib.errors import SuiteError, one_of, require
+from lib.patterns import Pattern
+from lib.patterns.matching import match_edges
+from suite.experiments import base
+from suite.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, Recipe,
+                                      control_labels, equal_edges,
+                                      model_labels, ordered, spec_of,
+                                      split_model, title)
+
+if TYPE_CHECKING:
+    from suite.settings.profiles import Profile
+
+LIKE = "fibonacci/linear"           # whose attended pairs all others have
+TOLERANCE = 0.01
+FAR = ("power_law", "christoffel")
+LITERATURE = {"sparse_fixed": "Sparse Transformer, fixed", "sparse_strided": "Sparse Transformer, strided",
+              "log_sparse": "LogSparse", "longformer": "Longformer", "bigbird": "BigBird", "longnet": "LongNet",
+              "dilate_former": "DilateFormer", "power_attention": "PowerAttention", "fibottention": "Fibottention",
+              "mswa": "MSWA", "streaming_sinks": "StreamingLLM", "adaptive_span": "Adaptive span"}
+
+
+@dataclass(frozen=True)
+class Parameters(base.Parameters):
+    window: int = 6                       # W of the ramp and of every pattern with far keys of its own: distances 0 to W
+    sigma: float = 0.85                   # exponent of the power law: q(d) ~ d^-(1 + sigma)
+    patterns: tuple[str, ...] = ("local", "fibonacci/linear", "fibonacci/coprime", "fibonacci/fixed", "pow2/linear",
+                                 "power_law", "christoffel", "random_offsets", "random_keys", "strided", "sparse_fixed",
+                                 "sparse_strided", "log_sparse", "longformer", "bigbird", "longnet", "dilate_former",
+                                 "power_attention", "fibottention", "mswa", "streaming_sinks", "adaptive_span")
+    factors: tuple[int, ...] = (1, 4)     # evaluation lengths, as multiples of the training length
+
+
+class AllPatterns(base.Experiment):
+    name = "08_all_patterns"
+    title = "All patterns"
+    question = "Which keys should a query attend, when every pattern may attend as many?"
+    Parameters = Parameters
+
+    def plan(self, parameters, profile):
+        require(1 in parameters.factors, "factors", parameters.factors, "multiples of the training length, 1 among them")
+        recipe = Recipe(parameters, profile)
+        measure = recipe.perplexity(*(factor * recipe.length for factor in parameters.factors))
+        found, _ = matched(parameters, recipe)
+        models = {"dense": (DENSE, DENSE_LABELS), **found}
+        return ordered([base.Job.of(recipe.run(spec, seed), *measure, **labels)
+                        for seed in parameters.seeds for spec, labels in models.values()])
+
+
+Described = tuple[PatternSpec, dict[str, Any]]        # a pattern, and how the table describes it
+
+
+def matched(parameters: Parameters, recipe: Recipe) -> tuple[dict[str, Described], dict[str, str]]:
+    """The patterns at the pairs of the ramp, and those that cannot attend so many, with the reason."""
+    found: dict[str, Described] = {}
+    left_out: dict[str, str] = {}
+    for name in parameters.patterns:
+        one_of(name, known(name), "pattern")
+        try:
+            found[name] = at_equal_edges(name, recipe, parameters.window, parameters.sigma)
+        except SuiteError as error:
+            left_out[name] = str(error)
+    return found, left_out
+
+
+def left_out(parameters: Parameters, profile: Profile) -> dict[str, str]:
+    """Patterns that cannot attend as many pairs as the ramp, by name, with the nearest that they can."""
+    return matched(parameters, Recipe(parameters, profile))[1]
+
+
+def known(name: str) -> list[str]:
+    """What `patterns` may hold; `base/schedule` is checked where it is taken apart."""
+    return [name] if "/" in name and split_model(name) else [*FAR, *CONTROLS, *LITERATURE, LIKE]
+
+
+def at_equal_edges(name: str, recipe: Recipe, window: int, sigma: float) -> Described:
+    """The pattern `name` with the attended pairs of the ramp at the recipe's length, within 1 %; `SuiteError` if it has none.
+
+    A model of the Fibonacci paper that has as many by itself stays as it is, so that other experiments share its runs.
+    """
+    like, T = recipe.pattern(recipe.scaled(LIKE, window)), recipe.length
+    if "/" not in name:
+        return equal_to(like, name, T, window, sigma)
+    spec, labels, pairs = recipe.scaled(name, window), model_labels(name, window), like.pairs(T)
+    if abs(recipe.pattern(spec).pairs(T) - pairs) <= TOLERANCE * pairs:
+        return spec, labels
+    own = {parameter: value for parameter, value in spec.parameters if parameter != "window"}
+    matched_spec = spec_of(match_edges(spec.name, like, T, TOLERANCE, **own))
+    return matched_spec, {**labels, "series": f"{title(name)}, equal edges", "equal_pairs": pairs}
+
+
+def equal_to(like: Pattern, name: str, length: int, window: int, sigma: float) -> Described:
+    """A control, a pattern of the literature, the power law or a Christoffel word, with the pairs of `like` at `length`."""
+    pairs = like.pairs(length)
+    labels = {"window": window, "equal_pairs": pairs}
+
+    def match(**own: Any) -> PatternSpec:
+        return spec_of(match_edges(name, like, length, TOLERANCE, **own))
+    if name in CONTROLS:
+        return equal_edges(name, like, length), control_labels(name, pairs, window)
+    if name == "power_law":
+        described = {"series": "Power law", "role": "model", "setting": f"sigma={sigma:g}"}
+        return match(sigma=sigma, window=window), {**described, **labels}
+    if name == "christoffel":
+        spec = match(k=length, m=1, window=window)
+        word = f"{dict(spec.parameters)['m']}/{length}"
+        return spec, {"series": "Christoffel word", "role": "model", "setting": word, **labels}
+    own = bigbird_shares(pairs / (length * like.layers)) if name == "bigbird" else {}
+    return match(**own), {"series": f"{LITERATURE[name]}, equal edges", "role": "neighbour", **labels}
+
+
+def bigbird_shares(keys: float) -> dict[str, int]:
+    """Window, random and global keys of a query at 3 : 3 : 2, as in the paper's configurations; the random ones fill up."""
+    return {"window": max(0, round(keys * 3 / 8) - 1), "global_tokens": max(1, round(keys * 2 / 8))}

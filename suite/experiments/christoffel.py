@@ -1,0 +1,80 @@
+"""Experiment 5: Christoffel words as offsets, against masks of as many pairs (Christoffel document; audit rows 22 to 24)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lib.config import DataConfig, Evaluation, PatternSpec
+from lib.errors import one_of, require
+from suite.experiments import base
+from suite.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, SEQUENCES,
+                                      Recipe, TinyModel, dense_jobs, ordered)
+
+
+@dataclass(frozen=True)
+class Parameters(base.Parameters):
+    words: tuple[str, ...] = ("32/256", "31/256")     # m/k: m offsets a period of k; the last one sets the equal pairs
+    windows: tuple[int, ...] = (0, 8)     # distances 0 to W beside the word; 0: the query alone, as the document has it
+    controls: tuple[str, ...] = ("local", "random_offsets", "strided")  # comparators with the pairs of the last word
+    layers: int = 0                       # depth; 0: the profile's
+    width: int = 0                        # d_model; 0: the profile's
+    length: int = 0                       # tokens of a training window; 0: the profile's
+    domains: tuple[str, ...] = ()         # text, trained and evaluated on; empty: the profile's mixture
+    tasks: tuple[str, ...] = ("copying",) # synthetic tasks trained directly: copying, retrieval; empty: none
+    task_masks: tuple[str, ...] = ("dense", "word", "local", "random_offsets")     # dense, word (the last), words, controls
+    task_windows: tuple[int, ...] = (0,)  # distances 0 to W beside the words of the tasks
+    task_length: int = 128                # tokens of a task's sequence
+    task_steps: int = 300                 # optimiser steps of a task's run
+
+
+class Christoffel(base.Experiment):
+    name = "05_christoffel"
+    title = "Christoffel"
+    question = "Does the balance of a Christoffel word help over random, strided and local keys at equal pairs?"
+    Parameters = Parameters
+
+    def plan(self, parameters, profile):
+        recipe = Recipe(parameters, profile, parameters.layers, parameters.width, parameters.length, parameters.domains)
+        measures = (*recipe.perplexity(), Evaluation.of("gradient_flow", far=recipe.length // 4),
+                    Evaluation.of("attention_memory"))
+        jobs = dense_jobs(recipe, *measures)
+        for seed in parameters.seeds:
+            for window in parameters.windows:
+                jobs += [base.Job.of(recipe.run(word_spec(word, window), seed), *measures,
+                                     series=f"Christoffel {word}", role="model", window=window) for word in parameters.words]
+                like = word_spec(parameters.words[-1], window)
+                jobs += recipe.controls(parameters.controls, like, seed, measures, window)
+        return ordered(jobs + task_jobs(parameters))
+
+
+def split_word(word: str) -> tuple[int, int]:
+    """m and k of `m/k`."""
+    m, _, k = word.partition("/")
+    require(m.isdigit() and k.isdigit(), "words", word, "m/k with whole numbers, for instance 31/256")
+    return int(m), int(k)
+
+
+def word_spec(word: str, window: int = 0) -> PatternSpec:
+    m, k = split_word(word)
+    return PatternSpec.of("christoffel", m=m, k=k, window=window)
+
+
+def task_jobs(parameters: Parameters) -> list[base.Job]:
+    """Models trained directly on long-range tasks, one a mask and window; controls have the pairs of the last word."""
+    return [base.Job.of(tiny.run(spec, DataConfig.of(task), seed), Evaluation.of("task", count=SEQUENCES, seed=0),
+                        **labels | {"setting": task})
+            for tiny in [TinyModel(parameters.task_length, parameters.task_steps)] for task in parameters.tasks
+            for window in parameters.task_windows for mask in parameters.task_masks
+            for spec, labels in masks(parameters, tiny, mask, window) for seed in parameters.seeds]
+
+
+def masks(parameters: Parameters, tiny: TinyModel, mask: str, window: int) -> list[tuple[PatternSpec, dict[str, Any]]]:
+    """What `mask` stands for at a window W, with its labels: `words` are all of them, `word` is the last."""
+    one_of(mask, {"dense", "word", "words", *CONTROLS}, "mask of a task")
+    if mask == "dense":
+        return [(DENSE, DENSE_LABELS)]
+    if mask in CONTROLS:
+        return [tiny.control(mask, word_spec(parameters.words[-1], window), window)]
+    return [(word_spec(word, window), {"series": f"Christoffel {word}", "role": "model", "window": window})
+            for word in (parameters.words if mask == "words" else parameters.words[-1:])]

@@ -1,0 +1,207 @@
+"""What the experiments share: run configurations from a profile, the models by name, and controls of equal edges.
+
+Experiments that ask for the same model get the same `RunConfig`, so that it is trained once for the whole suite.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
+                        RunConfig, TrainConfig)
+from lib.errors import one_of, require
+from lib.patterns import Pattern, build
+from lib.patterns.matching import match_edges
+from suite.experiments.base import Job, Parameters
+
+if TYPE_CHECKING:
+    from suite.settings.profiles import Profile
+
+BASES = {"fibonacci": "Fibonacci", "pow2": "Powers of two", "matched_pow2": "Matched powers of two"}
+SCHEDULES = {"fixed": "fixed", "linear": "linear ramp", "coprime": "coprime ramp", "descending": "descending ramp",
+             "permuted": "permuted ramp", "learned": "learned", "learned_ramp": "learned from the ramp",
+             "blurred": "learned with a blur", "blurred_ramp": "learned with a blur from the ramp"}
+CONTROLS = {"local": "Local window", "random_offsets": "Random offsets", "random_keys": "Random keys",
+            "strided": "Fixed stride"}
+OFFLINE = ("docs", "code", "stories", "math")       # domains of the offline corpus
+
+
+def spec_of(pattern: Pattern) -> PatternSpec:
+    """The pattern by name, with the parameters that differ from its defaults; depth and heads belong to the model."""
+    parameters = {f.name: getattr(pattern, f.name) for f in dataclasses.fields(pattern)
+                  if f.name not in ("layers", "heads") and getattr(pattern, f.name) != f.default}
+    return PatternSpec.of(pattern.name, **parameters)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Model, training and data of one notebook at one profile, or at its own depth, width or length (0: the profile's), or
+    text."""
+    parameters: Parameters
+    profile: Profile
+    layers: int = 0
+    width: int = 0
+    tokens_a_window: int = 0
+    domains: Sequence[str] = ()     # trained and evaluated on these alone; empty: the profile's mixture
+
+    @property
+    def length(self) -> int:
+        return self.tokens_a_window or self.profile.train.length
+
+    @property
+    def model(self) -> ModelConfig:
+        """At another width: heads of the same size, the same shares of key/value heads and of the hidden layer."""
+        model = dataclasses.replace(self.profile.model, layers=self.layers or self.profile.model.layers)
+        if self.width in (0, model.d_model):
+            return model
+        heads = self.width // model.head_dim
+        require(heads * model.head_dim == self.width and heads >= 1, "width", self.width,
+                f"a multiple of head_dim = {model.head_dim}")
+        groups = max(g for g in range(1, heads + 1) if heads % g == 0 and g <= max(1, heads * model.kv_heads // model.heads))
+        return dataclasses.replace(model, d_model=self.width, heads=heads, kv_heads=groups, hidden=round(8 * self.width / 3))
+
+    @property
+    def data(self) -> DataConfig:
+        """The profile's mixture, or `domains`; a person's own folder has domains of its own, weighted alike."""
+        if self.parameters.corpus:
+            return DataConfig.of("text")
+        if self.domains:
+            for domain in self.domains:
+                one_of(domain, self.profile.corpus.domains or OFFLINE, "domain of the corpus")
+            return DataConfig.of("text", domains=tuple(self.domains))
+        if not self.profile.mixture:
+            return DataConfig.of("text")
+        return DataConfig.of("text", mixture=tuple(sorted(dict(self.profile.mixture).items())))
+
+    def train(self, seed: int, **changes: Any) -> TrainConfig:
+        """The profile's recipe with this seed, as many tokens a step at any length, and the steps that `tokens` asks for."""
+        train = dataclasses.replace(self.profile.train, seed=seed, **changes)
+        train = dataclasses.replace(train, length=self.length, batch=max(1, train.batch * train.length // self.length))
+        return train if self.parameters.tokens == 0 else shortened(train, self.parameters.tokens)
+
+    def run(self, spec: PatternSpec, seed: int, *, model: dict[str, Any] | None = None, **train: Any) -> RunConfig:
+        """A language model with the pattern `spec`; `model` and `train` change single fields."""
+        config = dataclasses.replace(self.model, **(model or {}))
+        return RunConfig(spec, config, self.train(seed, **train), self.data)
+
+    def pattern(self, spec: PatternSpec) -> Pattern:
+        """The pattern at the model's depth and heads."""
+        return build(spec.name, layers=self.model.layers, heads=self.model.heads, **dict(spec.parameters))
+
+    def scaled(self, model: str, window: int, rungs: int = 0) -> PatternSpec:
+        """`base/schedule`, for instance `fibonacci/linear`, with a window W; the profile's number of rungs without one."""
+        base, schedule = split_model(model)
+        own: dict[str, Any] = {"window": window, "base": base}
+        if base != "pow2":                                   # powers of two go on to T - 1, at any T
+            own["rungs"] = rungs or self.profile.rungs
+        if base == "matched_pow2":
+            own["trained_length"] = self.length
+        if schedule.startswith("learned"):
+            return spec_of(self.pattern(PatternSpec.of("learned", start="ramp" if "ramp" in schedule else "one", **own)))
+        return spec_of(self.pattern(PatternSpec.of("scaled_base", schedule=schedule, **own)))
+
+    def controls(self, names: Sequence[str], like: PatternSpec, seed: int, evaluations: Sequence[Evaluation],
+                 window: int | None = None, setting: str = "") -> list[Job]:
+        """The comparators with as many attended pairs as `like` at the training length, within 1 %."""
+        pattern = self.pattern(like)
+        return [Job.of(self.run(equal_edges(name, pattern, self.length), seed), *evaluations,
+                       **control_labels(name, pattern.pairs(self.length), window, setting)) for name in names]
+
+    def perplexity(self, *lengths: int, **parameters: Any) -> tuple[Evaluation, ...]:
+        """One evaluation a length (the training length without any), so that experiments share them."""
+        tokens = self.profile.evaluation["tokens"]
+        return tuple(Evaluation.of("perplexity", lengths=(length,), tokens=tokens, **parameters)
+                     for length in lengths or (self.length,))
+
+
+def equal_edges(name: str, like: Pattern, length: int) -> PatternSpec:
+    """The comparator `name` with the attended pairs of `like` at `length`, within 1 %, and the same local window where it
+    has one besides far keys: what differs is where the far keys are."""
+    one_of(name, CONTROLS, "control")
+    own = {} if name in ("local", "random_keys") else {"window": getattr(like, "window", 0)}
+    return spec_of(match_edges(name, like, length, **own))
+
+
+def shortened(train: TrainConfig, tokens: int) -> TrainConfig:
+    """The recipe for about `tokens` training tokens: whole steps, and no more warm-up than steps."""
+    a_step = train.batch * train.length
+    require(tokens >= a_step, "tokens", tokens,
+            f"at least one step of {a_step} tokens, or 0 for the profile's {train.tokens}")
+    steps = round(tokens / a_step)
+    return dataclasses.replace(train, steps=steps, warmup=min(train.warmup, steps // 2))
+
+
+def split_model(model: str) -> tuple[str, str]:
+    """Base and schedule of `base/schedule`."""
+    base, _, schedule = model.partition("/")
+    return one_of(base, BASES, "base"), one_of(schedule, SCHEDULES, "schedule")
+
+
+def title(model: str) -> str:
+    """What figures and tables call `base/schedule`."""
+    base, schedule = split_model(model)
+    return f"{BASES[base]}, {SCHEDULES[schedule]}"
+
+
+def model_labels(model: str, window: int, setting: str = "") -> dict[str, Any]:
+    """How the table describes `base/schedule` at a window W; what the Fibonacci paper does not propose is a control."""
+    base, schedule = split_model(model)
+    proposed = base == "fibonacci" and schedule not in ("descending", "permuted", "learned_ramp", "blurred_ramp")
+    return {"series": title(model), "role": "model" if proposed else "control", "base": base, "schedule": schedule,
+            "window": window, "setting": setting}
+
+
+def control_labels(name: str, equal_pairs: float, window: int | None = None, setting: str = "") -> dict[str, Any]:
+    """`window` is W of the proposal whose edges the control has, `equal_pairs` how many those are."""
+    return {"series": f"{CONTROLS[name]}, equal edges", "role": "control", "setting": setting, "equal_pairs": equal_pairs,
+            **({} if window is None else {"window": window})}
+
+
+DENSE = PatternSpec.of("dense")
+SEQUENCES = 256         # of a task that a model was trained for, on which it is asked
+DENSE_LABELS = {"series": "Dense", "role": "baseline"}
+
+
+def dense_jobs(recipe: Recipe, *evaluations: Evaluation) -> list[Job]:
+    """The dense baseline, one run a seed."""
+    return [Job.of(recipe.run(DENSE, seed), *evaluations, **DENSE_LABELS) for seed in recipe.parameters.seeds]
+
+
+@dataclasses.dataclass(frozen=True)
+class TinyModel:
+    """A small model trained on a synthetic task: what the task decides shows at any width."""
+    length: int
+    steps: int
+    layers: int = 4
+    width: int = 64
+    batch: int = 16
+    lr: float = 2e-3
+
+    @property
+    def heads(self) -> int:
+        return max(1, self.width // 32)
+
+    def run(self, spec: PatternSpec, data: DataConfig, seed: int, **train: Any) -> RunConfig:
+        """Heads of 32 (one head where the width is less); the task's vocabulary."""
+        from suite.tasks import task
+        vocab = task(data.source, **dict(data.parameters)).vocab
+        model = ModelConfig(vocab=vocab, d_model=self.width, layers=self.layers, heads=self.heads, kv_heads=1,
+                            head_dim=self.width // self.heads, hidden=round(8 * self.width / 3))
+        recipe = TrainConfig(steps=self.steps, batch=self.batch, length=self.length, lr=self.lr, precision="fp32",
+                             warmup=min(50, self.steps // 4), eval_every=0, seed=seed)
+        return RunConfig(spec, model, dataclasses.replace(recipe, **train), data)
+
+    def pattern(self, spec: PatternSpec) -> Pattern:
+        return build(spec.name, layers=self.layers, heads=self.heads, **dict(spec.parameters))
+
+    def control(self, name: str, like: PatternSpec, window: int) -> tuple[PatternSpec, dict[str, Any]]:
+        """The comparator `name` with the attended pairs of `like` at the task's length, within 1 %, and its labels."""
+        pattern = self.pattern(like)
+        return equal_edges(name, pattern, self.length), control_labels(name, pattern.pairs(self.length), window)
+
+
+def ordered(jobs: Sequence[Job]) -> list[Job]:
+    """Each run once for each description, in order."""
+    return list(dict.fromkeys(jobs))

@@ -1,0 +1,74 @@
+"""Experiment 7: what attention costs in time and memory, counted and measured, and what training at that cost is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lib.config import Evaluation
+from suite.experiments import base
+from suite.experiments.common import Recipe, dense_jobs, model_labels, ordered
+
+if TYPE_CHECKING:
+    from suite.bench.rows import Row
+    from suite.settings.profiles import Profile
+
+
+@dataclass(frozen=True)
+class Parameters(base.Parameters):
+    window: int = 6                       # W of the trained models and of the training step: distances 0 to W
+    models: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/linear", "fibonacci/learned")   # base/schedule, as in notebook 1
+    controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of the ramp
+    lengths: tuple[int, ...] = (256, 1024, 4096)  # T of the attention that is measured alone
+    pattern_length: int = 1024            # T at which every pattern is measured
+    step_length: int = 512                # T of the training step
+    rounds: int = 9                       # of a comparison: everything in it is timed once a round
+    seconds: float = 1.0                  # of a comparison, beyond its first three rounds
+
+
+class Efficiency(base.Experiment):
+    name = "07_efficiency"
+    title = "Efficiency"
+    question = "What does each way to attend cost in time and memory, and how far is that from what the machine can do?"
+    Parameters = Parameters
+    alone = True
+
+    def plan(self, parameters, profile):
+        recipe = Recipe(parameters, profile)
+        measure = (*recipe.perplexity(), Evaluation.of("attention_memory", lengths=parameters.lengths))
+        jobs = dense_jobs(recipe, *measure)
+        for seed in parameters.seeds:
+            jobs += [base.Job.of(recipe.run(recipe.scaled(model, parameters.window), seed), *measure,
+                                 **model_labels(model, parameters.window)) for model in parameters.models]
+            like = recipe.scaled("fibonacci/linear", parameters.window)
+            jobs += recipe.controls(parameters.controls, like, seed, measure, parameters.window)
+        return ordered(jobs)
+
+
+def measured(parameters: Parameters, profile: Profile, say: Callable[[str], None]) -> list[Row]:
+    """What the last full `make bench` measured, if it was on this machine and of this code; else measured now, at these
+    parameters, and kept as `outputs/bench/<profile>.json`. `say` hears what is being measured."""
+    import torch
+
+    from suite.bench import rows
+    from suite.bench.cases import Setting
+    from suite.bench.measure import Scope, measure
+    from suite.bench.steps import StepSetting
+    known = rows.read()
+    if current(known):
+        return known
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    step = StepSetting.of(profile, parameters.step_length, parameters.window)
+    scope = Scope(parameters.lengths, parameters.rounds, parameters.seconds, memory_lengths=parameters.lengths,
+                  plan_length=parameters.pattern_length, pattern_length=parameters.pattern_length, step=step)
+    found = measure(Setting.on(device), scope, say)
+    rows.write(found, profile.name)
+    return found
+
+
+def current(known: list[Row]) -> bool:
+    """Whether rows are of this machine and this code."""
+    from suite.bench.measure import code
+    from suite.settings.machine import machine
+    return bool(known) and {(row.machine, row.code) for row in known} == {(machine(), code())}

@@ -1,0 +1,104 @@
+"""Experiment 2: does a learned alpha move, and does moving it help? (Fibonacci paper, Sections 3 and 4.)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lib.config import DataConfig, Evaluation, PatternSpec
+from lib.errors import require
+from suite.experiments import base
+from suite.experiments.common import (SEQUENCES, Recipe, TinyModel, dense_jobs,
+                                      model_labels, ordered)
+
+STARTS = {"one": "fibonacci/learned", "ramp": "fibonacci/learned_ramp"}
+
+
+@dataclass(frozen=True)
+class Parameters(base.Parameters):
+    window: int = 6                       # W: distances 0 to W, W + 1 keys
+    starts: tuple[str, ...] = ("one", "ramp")     # alpha = 1 in every layer, or the linear ramp
+    theta_lr: tuple[float, ...] = (1.0, 100.0)    # multiplies the learning rate of theta; 0 holds alpha at its start
+    landscape: int = 1024                 # held-out tokens a domain for the loss by each layer's alpha; 0: not measured
+    fixed: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/linear")   # models with the same starts, not learned
+    controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of the linear ramp
+    probe_depths: tuple[int, ...] = (2,)  # layers of the copy probe's models; empty: no probe
+    probe_models: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/learned", "fibonacci/learned_ramp")  # base/schedule
+    probe_theta_lr: tuple[float, ...] = (1.0, 10.0, 100.0)    # as theta_lr, of the probe's learned models
+    probe_blurred: tuple[str, ...] = ("fibonacci/blurred",)   # learned models whose rungs are blurred while they are trained
+    probe_blur: float = 16.0              # half-width of that kernel at the first step, tokens; it falls to 1, no blur
+    probe_blur_theta_lr: tuple[float, ...] = (10.0,)          # as theta_lr, of the blurred models
+    probe_length: int = 128               # tokens of a probe's sequence
+    probe_distances: tuple[int, ...] = (48, 83)   # distances between the rungs, in tokens: some alpha must move
+    probe_rungs: tuple[int, ...] = (55, 89)       # distances of rungs at alpha 1: nothing must move
+    probe_seeds: tuple[int, ...] = (0,)   # seeds of the copy probe
+    probe_steps: int = 400                # optimiser steps of a probe's run
+
+
+class LearnedAlpha(base.Experiment):
+    name = "02_learned_alpha"
+    title = "Learned alpha"
+    question = "Does a learned alpha move away from its start, does that help, and what does learning it cost?"
+    Parameters = Parameters
+
+    def plan(self, parameters, profile):
+        recipe = Recipe(parameters, profile)
+        measure = recipe.perplexity()
+        of_alpha = [Evaluation.of("alphas")]
+        if parameters.landscape:
+            of_alpha.append(Evaluation.of("alpha_landscape", tokens=parameters.landscape))
+        jobs = dense_jobs(recipe, *measure)
+        like = recipe.scaled("fibonacci/linear", parameters.window)
+        for seed in parameters.seeds:
+            for start, theta_lr in [(s, t) for t in parameters.theta_lr for s in parameters.starts]:
+                run = recipe.run(recipe.scaled(STARTS[start], parameters.window), seed, theta_lr=theta_lr)
+                jobs.append(base.Job.of(run, *measure, *of_alpha,
+                                        **model_labels(STARTS[start], parameters.window, rate(theta_lr))))
+            jobs += [base.Job.of(recipe.run(recipe.scaled(model, parameters.window), seed), *measure,
+                                 **model_labels(model, parameters.window)) for model in parameters.fixed]
+            jobs += recipe.controls(parameters.controls, like, seed, measure, parameters.window)
+        return ordered(jobs + probe_jobs(parameters, recipe))
+
+
+def rate(theta_lr: float) -> str:
+    """How a series tells its learning rate of theta; the model's own rate goes without saying."""
+    return "" if theta_lr == 1 else f"theta rate x{theta_lr:g}"
+
+
+def probe_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
+    """Models trained on the marked copy of two distances: between rungs at every rate of theta, and on rungs at its own. A
+    blur is for what lies between rungs; blurred models are not asked on rungs."""
+    jobs = []
+    for depth in parameters.probe_depths:
+        tiny = TinyModel(parameters.probe_length, parameters.probe_steps, layers=depth)
+        for model in parameters.probe_models + parameters.probe_blurred:
+            spec, blurred = probe_spec(parameters, recipe, model), model in parameters.probe_blurred
+            rates = {"blurred": parameters.probe_blur_theta_lr, "learned": parameters.probe_theta_lr}.get(spec.name, (1.0,))
+            wanted = [(parameters.probe_distances, theta_lr) for theta_lr in rates]
+            wanted += [] if blurred else [(parameters.probe_rungs, 1.0)]
+            for distances, theta_lr in wanted:
+                data = DataConfig.of("marked_copy", distances=distances)
+                setting = ", ".join(part for part in (f"copy probe, depth {depth}", rate(theta_lr)) if part)
+                jobs += [base.Job.of(tiny.run(spec, data, seed, theta_lr=theta_lr), *measured(spec),
+                                     **model_labels(model, parameters.window, setting)) for seed in parameters.probe_seeds]
+    return jobs
+
+
+def probe_spec(parameters: Parameters, recipe: Recipe, model: str) -> PatternSpec:
+    """The probe's pattern with as many rungs as its length has; a blurred one is a learned one and its kernel."""
+    blurred, rungs = model in parameters.probe_blurred, rungs_within(parameters.probe_length)
+    require(not blurred or "/blurred" in model, "probe_blurred", model, "fibonacci/blurred or fibonacci/blurred_ramp")
+    spec = recipe.scaled(model.replace("/blurred", "/learned") if blurred else model, parameters.window, rungs)
+    return PatternSpec.of("blurred", **dict(spec.parameters), blur=parameters.probe_blur) if blurred else spec
+
+
+def rungs_within(length: int) -> int:
+    """How many Fibonacci rungs 1, 2, 3, 5, ... are distances at `length`: at most length - 1."""
+    count, rung, following = 0, 1, 2
+    while rung <= length - 1:
+        count, rung, following = count + 1, following, rung + following
+    return count
+
+
+def measured(spec: PatternSpec) -> list[Evaluation]:
+    """Accuracy of a probe's model, and its alphas where it has some."""
+    return [Evaluation.of("task", count=SEQUENCES, seed=0), *[Evaluation.of("alphas")] * (spec.name in ("learned", "blurred"))]

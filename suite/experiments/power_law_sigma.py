@@ -1,0 +1,75 @@
+"""Experiment 4: the exponent of power-law edges, at equal pairs (power-law document; audit rows 19 to 21)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from lib.config import Evaluation, PatternSpec
+from lib.errors import require
+from lib.patterns import expected
+from suite.experiments import base
+from suite.experiments.common import Recipe, dense_jobs, ordered
+
+
+@dataclass(frozen=True)
+class Parameters(base.Parameters):
+    sigmas: tuple[float, ...] = (0.5, 0.85, 1.2)  # exponents: q(d) ~ d^-(1 + sigma)
+    budgets: tuple[int, ...] = (32,)      # neighbours a query, itself included
+    draws_sigmas: tuple[float, ...] = (0.85,)     # exponents trained also with the document's draws, at the budget's pairs
+    radius: int = 8                       # local window: distances 0 to radius
+    controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of each budget
+    layers: int = 0                       # depth; 0: the profile's
+    domains: tuple[str, ...] = ()         # text, trained and evaluated on; empty: the profile's mixture
+    far: int = 0                          # gradient flow between tokens at least this far apart; 0: a quarter of T
+
+
+class PowerLawSigma(base.Experiment):
+    name = "04_power_law_sigma"
+    title = "Power-law sigma"
+    question = "Is there a best exponent of power-law edges, and do they beat a local window of as many keys?"
+    Parameters = Parameters
+
+    def plan(self, parameters, profile):
+        recipe = Recipe(parameters, profile, parameters.layers, domains=parameters.domains)
+        far = parameters.far or recipe.length // 4
+        measures = (*recipe.perplexity(), Evaluation.of("gradient_flow", far=far), Evaluation.of("attention_memory"))
+        jobs = dense_jobs(recipe, *measures)
+        for seed in parameters.seeds:
+            for budget in parameters.budgets:
+                jobs += [base.Job.of(recipe.run(power_law(sigma, budget, parameters.radius), seed), *measures,
+                                     series="Power law", role="model", setting=f"sigma={sigma:g}, B={budget}")
+                         for sigma in parameters.sigmas]
+                jobs += [base.Job.of(recipe.run(drawn(sigma, budget, parameters.radius, recipe.length), seed), *measures,
+                                     series="Power law, draws", role="model", setting=f"sigma={sigma:g}, B={budget}")
+                         for sigma in parameters.draws_sigmas]
+                like = power_law(parameters.sigmas[0], budget, parameters.radius)
+                jobs += recipe.controls(parameters.controls, like, seed, measures, setting=f"B={budget}")
+        return ordered(jobs)
+
+
+def power_law(sigma: float, budget: int, radius: int) -> PatternSpec:
+    """Exactly `budget` neighbours a query, itself and the window included."""
+    return PatternSpec.of("power_law", sigma=float(sigma), budget=budget, window=radius)
+
+
+def drawn(sigma: float, budget: int, radius: int, length: int) -> PatternSpec:
+    """The document's own rule, m draws with replacement, with the m that gives the pairs of `power_law` at `length`."""
+    return PatternSpec.of("power_law", mode="draws", sigma=float(sigma), window=radius,
+                          draws=draws_for(float(sigma), budget, radius, length))
+
+
+@lru_cache(maxsize=None)
+def draws_for(sigma: float, budget: int, radius: int, length: int) -> int:
+    """The number of draws whose expected pairs, repeats merged and the window included, are nearest those of the budget."""
+    wanted = float(np.minimum(budget, np.arange(length) + 1).sum())
+    require(budget >= radius + 1, "budgets", budget, f"at least the window's {radius + 1} keys")
+    low, high = 0, 1
+    while expected.draws(sigma, high, radius, length) < wanted:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if expected.draws(sigma, middle, radius, length) < wanted else (low, middle)
+    return min((low, high), key=lambda m: abs(expected.draws(sigma, m, radius, length) - wanted))

@@ -1,0 +1,152 @@
+"""What a notebook calls: its parameters checked, its runs trained, its table, figures and conclusions kept.
+
+    from suite.notebook import Notebook
+    nb = Notebook("03_extrapolation", globals())
+
+The parameters cell above holds `name: type = literal  # meaning`; papermill's injected cell, if any, follows it.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lib import paths
+from lib.config import fingerprint
+from lib.errors import SuiteError
+from lib.files import write_atomically
+from suite.experiments import experiment
+from suite.settings.parameters import (Declared, assigned, declared_by,
+                                       parse_cell, require_known, validated)
+from suite.settings.profiles import load
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from lib.data import Corpus
+    from suite.experiments.base import Job, Parameters
+    from suite.run.database import Database
+
+INJECTED = "# Parameters"              # the first line of the cell that papermill injects
+
+
+class Notebook:
+    """One notebook at its parameters, with its `profile`, `experiment`, `corpus`, `jobs` and `database`."""
+
+    def __init__(self, name: str, namespace: Mapping[str, Any]) -> None:
+        """Check the parameters in `namespace` (a notebook passes `globals()`): a wrong one is a `SuiteError` at once."""
+        self.name = name
+        self.experiment = experiment(name)
+        self.parameters = read_parameters(name, self.experiment.Parameters, namespace)
+        self.profile = load(self.parameters.profile, self.parameters.corpus)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """Text and tokeniser, built first if they are not there."""
+        from data_prep.build import corpus
+        return corpus(self.profile.corpus, print)
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """What the experiment trains and measures at these parameters."""
+        return self.experiment.plan(self.parameters, self.profile)
+
+    @cached_property
+    def database(self) -> Database:
+        from suite.run.database import Database
+        return Database(self.profile.name, self.corpus)
+
+    def run(self) -> pd.DataFrame:
+        """Train and evaluate what is missing, with a progress display; the tidy table of all (columns: `COLUMNS`)."""
+        from suite.run.engine import ensure
+        ensure(self.jobs, self.profile.name, self.corpus, self.profile.workers)
+        return self.experiment.table(self.jobs, self.database)
+
+    def save(self, table: pd.DataFrame) -> Path:
+        """Write the table as CSV, whole or not at all, and return its path.
+
+        `results/<notebook>.csv` holds the profile's own parameters; any others go to `results/variants`, so that a trial
+        never replaces what the report is made from.
+        """
+        path = paths.results(self.profile.name) / f"{self.name}.csv"
+        if self.parameters != self.profile.parameters(self.name):
+            path = path.parent / "variants" / f"{self.name}-{fingerprint(self.parameters)}.csv"
+        write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
+        return path
+
+    def show(self, figure: Figure, alt: str, caption: str = "") -> None:
+        """Embed a figure as PNG, with the text that stands for it where it cannot be seen; its metadata keeps both."""
+        from IPython.display import display
+        from matplotlib import pyplot as plt
+        if not alt.strip():
+            raise SuiteError("alt = '' is not valid: say in words what the figure shows")
+        content = io.BytesIO()
+        figure.savefig(content, format="png", bbox_inches="tight", metadata={"Software": None})
+        plt.close(figure)
+        texts = {"alt": alt, **({"caption": caption} if caption else {})}
+        display({"image/png": base64.b64encode(content.getvalue()).decode(), "text/plain": alt}, raw=True,
+                metadata={"image/png": texts})
+        if caption:                                    # JupyterLab shows no metadata; the report has it below the figure
+            display({"text/markdown": caption, "text/plain": caption}, raw=True, metadata={"caption_line": True})
+
+    def conclude(self, sentence: str) -> None:
+        """A conclusion, computed from the results; the report lifts it to its first page."""
+        from IPython.display import display
+        display({"text/markdown": sentence, "text/plain": sentence}, raw=True, metadata={"conclusion": True})
+
+    def note(self, sentence: str) -> None:
+        """A computed sentence that stays where it is: a fact beside a table or a figure, not a result of the experiment."""
+        from IPython.display import display
+        display({"text/markdown": sentence, "text/plain": sentence}, raw=True)
+
+
+def read_parameters(name: str, cls: type[Parameters], namespace: Mapping[str, Any]) -> Parameters:
+    """The parameters as their cells left them in `namespace`, held to the experiment's declaration `cls`."""
+    declared = declared_by(cls)
+    check_cells(name, declared, [str(source) for source in namespace.get("In", [])])
+    absent = [parameter for parameter in declared if parameter not in namespace]
+    if absent:
+        raise SuiteError(f"{name}: {', '.join(absent)} not set: run the parameters cell first")
+    values = validated({parameter: namespace[parameter] for parameter in declared}, declared, name)
+    if values["corpus"]:
+        values["corpus"] = str(Path(values["corpus"]).expanduser().resolve())
+    return cls(**values)
+
+
+def check_cells(name: str, declared: Mapping[str, Declared], cells: Sequence[str]) -> None:
+    """The cells that were run: the last parameters cell declares what the experiment does, and what was injected is known.
+
+    Papermill adds its cell below the parameters cell; it has looked at no name in it.
+    """
+    at = [i for i, source in enumerate(cells) if is_parameters_cell(source)]
+    if at:
+        check_declaration(name, parse_cell(cells[at[-1]], name), declared)
+    injected = [i for i, source in enumerate(cells) if source.startswith(INJECTED)]
+    if injected and injected[-1] > (at[-1] if at else -1):
+        require_known(assigned(cells[injected[-1]]), declared, f"{name}, parameters given to papermill")
+
+
+def is_parameters_cell(source: str) -> bool:
+    return any(line.startswith("profile:") for line in source.splitlines())
+
+
+def check_declaration(name: str, cell: Mapping[str, Declared], declared: Mapping[str, Declared]) -> None:
+    """The parameters cell and the experiment's `Parameters` must agree in names and types; a list is a tuple."""
+    validated({parameter: own.default for parameter, own in cell.items()}, declared, f"{name}, parameters cell")
+    absent = [parameter for parameter in declared if parameter not in cell]
+    if absent:
+        raise SuiteError(f"{name}, parameters cell: {', '.join(absent)} missing, which the experiment has")
+    for parameter, own in cell.items():
+        if spelled(own.type) != spelled(declared[parameter].type):
+            raise SuiteError(f"{name}, parameters cell: {parameter} has the type {own.type}, "
+                             f"the experiment's is {spelled(declared[parameter].type)}")
+
+
+def spelled(annotation: str) -> str:
+    """A type as a parameters cell spells it: `tuple[int, ...]` is `list[int]` there."""
+    return annotation.replace(" ", "").replace(",...]", "]").replace("tuple[", "list[")

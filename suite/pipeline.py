@@ -1,0 +1,263 @@
+"""From a plan to the page: runs are trained, each notebook is executed as soon as its runs are there, the page grows.
+
+Training goes on in worker processes while a thread executes notebooks, one at a time. A notebook or run that fails takes
+nothing else with it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from lib import paths
+from lib.errors import SuiteError
+from lib.text import duration
+from suite.plan.outlook import Planned, as_text, notebooks, planned, rows
+from suite.report import NotebookStatus
+from suite.run import execute, stamps
+from suite.run.replicates import by_need, with_seeds
+from suite.settings.progress import Display
+
+if TYPE_CHECKING:
+    from lib.data import Corpus
+    from suite.experiments.base import Job
+    from suite.run.engine import Failure
+    from suite.run.places import Places
+    from suite.settings.profiles import Profile
+
+WAIT_SECONDS = 0.2                     # between two looks at a lock that another suite holds
+
+
+class Pipeline:
+    """One profile with one corpus. `status` is what the page says of every notebook."""
+
+    def __init__(self, profile: Profile, corpus: Corpus, shown: Display, places: Places | None = None) -> None:
+        self.profile, self.corpus, self.shown, self.places = profile, corpus, shown, places
+        self.stamps = {name: stamps.stamp(profile.name, name, corpus.fingerprint) for name in notebooks()}
+        self.status = {name: NotebookStatus("fresh" if self.fresh(name) else "waiting") for name in self.stamps}
+        self.ready: queue.Queue[Planned | None] = queue.Queue()
+        self.process: execute.Process | None = None
+        self.stopped = False
+        self.page_error = ""
+        self.on_page: dict[str, NotebookStatus] = {}   # the status that the page shows
+
+    def fresh(self, name: str) -> bool:
+        return stamps.is_fresh(self.profile.name, name, self.stamps[name])
+
+    def run(self, names: Sequence[str]) -> list[str]:
+        """Bring `names` up to date; returns those that failed. `SuiteError` for wrong parameters, before any work."""
+        plans = [plan for name in names if not self.fresh(name) and (plan := self.plan(name)) is not None]
+        self.announce(plans)
+        thread = threading.Thread(target=self.execute_all, daemon=True)
+        thread.start()
+        try:
+            self.train(plans)
+            self.ready.put(None)
+            while thread.is_alive():                   # join without a limit would not hear Ctrl-C
+                thread.join(0.5)
+        finally:
+            self.stop()
+        self.build_page()
+        return [name for name in names if self.status[name].state == "failed"]
+
+    def announce(self, plans: Sequence[Planned]) -> None:
+        """What will be trained, what is there already and how long it will take, before it starts."""
+        found, timed = rows(plans, self.profile, self.corpus)
+        if found[-1].to_train or found[-1].evaluations:
+            elsewhere = "\nthese are times of this machine; those of the cluster show as its runs train" if self.places else ""
+            self.shown.note(as_text(found, self.profile, timed) + elsewhere)
+
+    def plan(self, name: str) -> Planned | None:
+        """A notebook's plan; an experiment that cannot even plan has failed, and is said so on the page."""
+        try:
+            return planned(self.profile, name)
+        except SuiteError:
+            raise
+        except Exception:                              # an error of this experiment's code: the others go on
+            self.fail(name, traceback.format_exc())
+            return None
+
+    def train(self, plans: Sequence[Planned]) -> None:
+        """All runs of all plans in their order; a notebook is handed on when all that it needs is there, one that is
+        executed alone when nothing trains any more.
+
+        What fails holds up only the notebooks that asked for it: another evaluation of a run that they share does not count.
+        """
+        from suite.run.engine import EngineError, ensure
+        waiting = [Waiting(plan, self.profile.name, self.corpus) for plan in plans]
+
+        def on_news(run: str, failure: Failure | None) -> None:
+            for each in waiting:
+                if each.concerned(run):
+                    each.hear(run, failure)
+                    if each.over and not each.plan.alone:
+                        self.hand_on(each)
+
+        for each in waiting:
+            if each.over and not each.plan.alone:
+                self.hand_on(each)
+        jobs = [job for plan in plans for job in plan.jobs]
+        with suppress(EngineError):                    # each notebook that lacks a run says which, and why
+            ensure(jobs, self.profile.name, self.corpus, self.profile.workers, on_news, shown=self.shown,
+                   further=lambda seeds: self.order_of_further(seeds, jobs), places=self.places)
+        for each in waiting:
+            assert each.over, f"{each.plan.notebook} waits for runs that nobody makes: {', '.join(each.jobs)}"
+            if each.plan.alone:
+                self.hand_on(each)
+
+    def order_of_further(self, seeds: int, jobs: Sequence[Job]) -> Callable[[Job], int]:
+        """Further seeds go first where the claims are undecided from the first `seeds`."""
+        from suite.settings.fingerprints import run_fingerprint
+        try:
+            from suite import claims
+            judged = claims.judge(with_seeds(self.profile, seeds), self.corpus, notebooks())
+        except Exception:                              # a claim that cannot be judged must not stop the training
+            self.shown.note(f"claims cannot be judged yet, further seeds are trained in the plan's order:\n"
+                            f"{traceback.format_exc()}")
+            return lambda job: 0
+        # At this moment a measure fails for the want of a run that is in hand; the page names one that is really broken.
+        counts = Counter("not judged yet" if each.verdict == "failed" else each.verdict for each in judged)
+        self.shown.note(f"claims after {seeds} {'seed' if seeds == 1 else 'seeds'}: "
+                        f"{', '.join(f'{count} {verdict}' for verdict, count in counts.items())}; "
+                        "further seeds of the undecided come first")
+        return by_need(judged, {run_fingerprint(job.run, self.corpus): job.run for job in jobs})
+
+    def hand_on(self, waiting: Waiting) -> None:
+        failures = list(waiting.failures.values())
+        if failures:
+            details = "\n".join(failure.text() for failure in failures)
+            self.fail(waiting.plan.notebook, f"{details}\nnot executed, as {len(failures)} of its runs failed; the first: "
+                                             f"{failures[0].label}: {failures[0].reason}")
+        else:
+            self.ready.put(waiting.plan)
+
+    def fail(self, name: str, error: str, seconds: float | None = None) -> None:
+        self.status[name] = NotebookStatus("failed", error, seconds)
+        self.shown.note(f"{name}: FAILED: {last_line(error)}")
+
+    # In the thread that executes
+
+    def execute_all(self) -> None:
+        while (plan := self.ready.get()) is not None and not self.stopped:
+            try:
+                self.execute_one(plan)
+            except Exception:                          # the suite's own fault: it belongs on the page, not in a dead thread
+                self.fail(plan.notebook, traceback.format_exc())
+            if not self.stopped:
+                self.build_page()
+
+    def execute_one(self, plan: Planned) -> None:
+        """Execute unless another suite has done so meanwhile; that one is waited for."""
+        name = plan.notebook
+        with Turn(self, name):
+            if self.stopped:
+                return
+            if self.fresh(name):
+                self.status[name] = NotebookStatus("fresh")
+                return
+            self.status[name] = NotebookStatus("running")
+            self.shown.note(f"{name}: executing")
+            output = paths.executed(self.profile.name) / f"{name}.ipynb"
+            self.process = execute.Process(paths.NOTEBOOKS / f"{name}.ipynb", output, asdict(plan.parameters))
+            ended = self.process.wait()
+            self.process = None
+            if self.stopped:
+                return
+            if ended.error:
+                self.fail(name, ended.error, ended.seconds)
+            else:
+                stamps.write(self.profile.name, name, self.stamps[name], ended.seconds)
+                self.status[name] = NotebookStatus("done", "", ended.seconds)
+                self.shown.note(f"{name}: done in {duration(ended.seconds)}")
+
+    def build_page(self) -> None:
+        """The page with what is there. One that cannot be written is said so, and the work goes on."""
+        from suite import report
+        status = dict(self.status)
+        if status == self.on_page:
+            return
+        try:
+            report.build(self.profile.name, status, self.profile.corpus.folder)
+            self.on_page, self.page_error = status, ""
+        except Exception as error:
+            self.page_error = f"the page could not be written: {error}"
+            self.shown.note(self.page_error if isinstance(error, SuiteError) else traceback.format_exc())
+            return
+        if all(own.state in ("done", "fresh") for own in status.values()):
+            stamps.write_page(self.profile.name, self.page_stamp())
+
+    def page_stamp(self) -> str:
+        return stamps.page_stamp(self.profile.name, self.stamps, self.profile.corpus.folder)
+
+    def stop(self) -> None:
+        """End what is being executed; called in the end too, when nothing is."""
+        self.stopped = True
+        self.ready.put(None)
+        process = self.process
+        if process is not None:
+            process.end()
+
+
+class Waiting:
+    """A notebook's runs by fingerprint, until each is there or has failed."""
+
+    def __init__(self, plan: Planned, profile: str, corpus: Corpus) -> None:
+        from suite.run.database import Database
+        self.plan, self.database = plan, Database(profile, corpus)
+        self.failures: dict[str, Failure] = {}
+        self.jobs: dict[str, list[Job]] = {}
+        for job in self.database.missing(plan.jobs):
+            self.jobs.setdefault(self.database.fingerprint(job.run), []).append(job)
+
+    @property
+    def over(self) -> bool:
+        return not self.jobs
+
+    def concerned(self, run: str) -> bool:
+        return run in self.jobs
+
+    def hear(self, run: str, failure: Failure | None) -> None:
+        if not self.database.missing(self.jobs[run]):
+            del self.jobs[run]
+        elif failure is not None:
+            del self.jobs[run]
+            self.failures[run] = failure
+
+
+class Turn:
+    """The right to execute a notebook of a profile, one suite at a time; given up early if the pipeline is stopped."""
+
+    def __init__(self, pipeline: Pipeline, name: str) -> None:
+        from filelock import FileLock
+        folder = paths.executed(pipeline.profile.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.pipeline, self.name, self.lock = pipeline, name, FileLock(folder / f".{name}.lock", blocking=False)
+
+    def __enter__(self) -> None:
+        from filelock import Timeout
+        told = False
+        while not self.pipeline.stopped:
+            try:
+                self.lock.acquire()
+                return
+            except Timeout:
+                if not told:
+                    self.pipeline.shown.note(f"{self.name}: another suite is executing it; waiting")
+                    told = True
+                time.sleep(WAIT_SECONDS)
+
+    def __exit__(self, *exception: Any) -> None:
+        if self.lock.is_locked:
+            self.lock.release()
+
+
+def last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"

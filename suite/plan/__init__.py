@@ -1,0 +1,1 @@
+"""What a profile will train, what it costs, and how long it will take."""

@@ -1,0 +1,1 @@
+"""Runs: the engine that trains them, where, and the database that keeps them."""

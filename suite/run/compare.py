@@ -1,0 +1,130 @@
+"""A pattern beside dense, local and the best of each family at equal attended pairs: where a new idea stands, in one table.
+
+The best of a family is the one with the lowest held-out loss in the profile's result tables; a family without results yet
+is represented by the proposal of its document.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from lib import paths
+from lib.config import PatternSpec, RunConfig
+from lib.errors import SuiteError
+from lib.patterns import Pattern, build
+from lib.patterns.matching import match_edges
+from suite.experiments.base import Job, Parameters
+from suite.experiments.common import Recipe, spec_of
+from suite.run.browse import Database, settings
+from suite.run.engine import ensure
+
+if TYPE_CHECKING:
+    from lib.data import Corpus
+    from suite.run.places import Places
+    from suite.settings.profiles import Profile
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the table."""
+    name: str
+    pattern: Pattern
+    job: Job
+
+
+def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpus, places: Places | None = None) -> str:
+    """Train `name` with the parameters `given` and its rivals at the profile's scale; the ranked table as text.
+
+    Every rival but dense attends as many pairs as the pattern at the training length, within 1 %; one that cannot is left
+    out, and the text says why.
+    """
+    own = {parameter: value_of(text) for parameter, text in given.items()}
+    candidate = build(name, layers=profile.model.layers, heads=profile.model.heads, **own)
+    parameters = Parameters(profile=profile.name, corpus=profile.corpus.folder)
+    recipe = Recipe(parameters, profile)
+    database = Database(profile.name, corpus)
+    patterns, left_out = rivals(candidate, profile, champions(profile, database))
+    entries = [Entry(title, pattern, Job.of(recipe.run(spec_of(pattern), seed), *recipe.perplexity(), series=title))
+               for title, pattern in [(name, candidate), *patterns] for seed in parameters.seeds]
+    ensure([entry.job for entry in entries], profile.name, corpus, profile.workers, places=places)
+    return "\n".join([table(entries, database, profile.train.length), *left_out])
+
+
+def value_of(text: str) -> Any:
+    """A parameter from the command line: a Python literal, or text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+Champion = tuple[str, PatternSpec]     # what the tables call it, and its pattern
+
+
+def champions(profile: Profile, database: Database) -> dict[str, Champion]:
+    """The best model of each family in the result tables, among those of the profile's own model and training length."""
+    tables = [pd.read_csv(path) for path in sorted(paths.results(profile.name).glob("[0-9]*.csv"))]
+    if not tables:
+        return {}
+    rows = pd.concat(tables)
+    rows = rows[(rows["measure"] == "nll") & (rows["length"] == rows["train_length"])
+                & rows[["step", "position", "variant"]].isna().all(axis=1)]
+    best: dict[str, Champion] = {}
+    for (family, series, run), _ in rows.groupby(["family", "series", "run"])["value"].mean().sort_values().items():
+        facts = database.facts(run)
+        config = RunConfig.from_dict(json.loads(facts["config"])) if facts is not None else None
+        if config is not None and (config.model, config.train.length) == (profile.model, profile.train.length):
+            best.setdefault(family, (series, config.pattern))
+    return best
+
+
+def rivals(candidate: Pattern, profile: Profile, best: Mapping[str, Champion]) -> tuple[list[tuple[str, Pattern]], list[str]]:
+    """Dense, the comparators and one of each family at the candidate's pairs, and why some are missing."""
+    length = profile.train.length
+    near = round(candidate.pairs(length) / (length * candidate.layers) / 3)      # a third of the keys next to the query
+    representatives = {
+        "scaled-base": ("Fibonacci, linear ramp", PatternSpec.of("scaled_base", schedule="linear", rungs=profile.rungs)),
+        "power-law": ("Power law", PatternSpec.of("power_law", window=near)),
+        "christoffel": ("Christoffel, coprime", PatternSpec.of("christoffel", k=prime_below(length), m=1, repeat=True)),
+        "literature": ("Power-of-two reach", PatternSpec.of("power_attention")),
+    }
+    wanted = [("Local window", PatternSpec.of("local")), ("Random offsets", PatternSpec.of("random_offsets", window=near)),
+              *(best.get(family, own) for family, own in representatives.items())]
+    found: list[tuple[str, Pattern]] = [("Dense", build("dense", layers=candidate.layers, heads=candidate.heads))]
+    left_out = []
+    for title, spec in wanted:
+        try:
+            found.append((title, match_edges(spec.name, candidate, length, **dict(spec.parameters))))
+        except SuiteError as error:
+            left_out.append(f"left out: {title}: {error}")
+    return [(title, pattern) for title, pattern in found if pattern != candidate], left_out
+
+
+def prime_below(length: int) -> int:
+    """The largest prime of at most `length`: with it as k every slope m/k is coprime, whatever m equal pairs ask for."""
+    return next((k for k in range(length, 1, -1) if all(k % d for d in range(2, math.isqrt(k) + 1))), 2)
+
+
+def table(entries: list[Entry], database: Database, length: int) -> str:
+    """Ranked by perplexity: the geometric mean over held-out domains at the training length."""
+    rows = []
+    for number, entry in enumerate(entries):
+        metrics = database.metrics(entry.job)
+        nll = metrics[(metrics["measure"] == "nll") & metrics["step"].isna() & metrics["position"].isna()]
+        rows.append((math.exp(nll["value"].mean()), number, entry, float(metrics["run_tokens_per_s"].iloc[0])))
+    own = rows[0][0]
+    cells = [("", "pattern", "perplexity", "against it", "pairs", "keys/query", "tokens/s", "settings")]
+    for rank, (perplexity, number, entry, rate) in enumerate(sorted(rows, key=lambda row: row[:2]), start=1):
+        pairs = entry.pattern.pairs(length)
+        cells.append((str(rank), f"{'> ' if number == 0 else '  '}{entry.name}", f"{perplexity:.2f}",
+                      f"{100 * (perplexity / own - 1):+.1f} %" if number else "", f"{pairs / 1e3:.0f}k",
+                      f"{pairs / (length * entry.pattern.layers):.1f}", f"{rate:,.0f}", settings(entry.job.run.pattern)))
+    return "\n".join(f"{rank:>2} {name:<28}" + "".join(f"{text:>12}" for text in numbers) + f"  {text}"
+                     for rank, name, *numbers, text in cells)

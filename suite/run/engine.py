@@ -1,0 +1,286 @@
+"""The plan's missing runs, trained and evaluated by a bounded number of workers, here or on other machines (`suite.run.places`).
+
+`ensure` returns when every run is in the database. Runs that several experiments ask for are trained once, also when
+two suites run at the same time: each run is claimed by a lock, and one that another suite has in hand is waited for.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from lib import paths
+from lib.text import duration
+from suite.plan.estimate import Estimator
+from suite.run.database import Database
+from suite.run.failures import EngineError, Failure, runs
+from suite.run.places import TAIL, Events, Local, Place, Places
+from suite.run.replicates import Further, numbered
+from suite.settings.fingerprints import evaluation_fingerprint
+from suite.settings.progress import Active, Display, Snapshot, display
+
+if TYPE_CHECKING:
+    from lib.data import Corpus
+    from suite.experiments.base import Job
+
+BUSY_SECONDS = 0.5            # before a run that another suite has in hand is asked for again
+FIRST_STEPS = 0.05            # of a run's steps: before them its speed says little
+
+@dataclass
+class Task:
+    """A run with all that is wanted of it."""
+    job: Job
+    fingerprint: str
+    label: str
+    trained: bool = False                # only evaluations are missing
+    replicate: int = 0                   # how many seeds of the same run come before this one
+    attempts: int = 0
+    not_before: float = 0.0              # time.monotonic
+    state: Active = field(default_factory=lambda: Active(""))
+
+    def message(self, profile: str, corpus: Corpus | None, slots: int) -> dict[str, Any]:
+        evaluations = self.job.evaluations
+        return {"profile": profile, "run": self.job.run.to_dict(), "fingerprint": self.fingerprint, "slots": slots,
+                "evaluations": [[e.name, e.parameters] for e in evaluations],
+                "evaluation_fingerprints": [evaluation_fingerprint(e) for e in evaluations],
+                "corpus": str(corpus.path) if corpus is not None and self.job.run.data.source == "text" else None}
+
+
+def label(job: Job) -> str:
+    """What the display calls a run: its series (or pattern), setting and seed."""
+    labels = dict(job.labels)
+    parts = [str(labels.get("series") or job.run.pattern.name), str(labels.get("setting", "")), f"seed {job.run.train.seed}"]
+    return ", ".join(part for part in parts if part)
+
+
+def merged(jobs: Iterable[Job], database: Database) -> dict[str, Job]:
+    """Equal runs as one, with the evaluations of all, in the order of their first appearance."""
+    found: dict[str, Job] = {}
+    for job in jobs:
+        key = database.fingerprint(job.run)
+        known = found.get(key, replace(job, evaluations=()))
+        found[key] = replace(known, evaluations=tuple(dict.fromkeys((*known.evaluations, *job.evaluations))))
+    return found
+
+
+class Engine:
+    def __init__(self, jobs: Iterable[Job], profile: str, corpus: Corpus | None, places: Places, shown: Display,
+                 on_news: Callable[[str, Failure | None], None], further: Further) -> None:
+        self.profile, self.corpus, self.places = profile, corpus, places
+        self.shown, self.on_news, self.further = shown, on_news, further
+        self.database = Database(profile, corpus)
+        self.all = merged(jobs, self.database)
+        missing = {self.database.fingerprint(job.run): job for job in self.database.missing(self.all.values())}
+        replicates = dict(zip(self.all, numbered(job.run for job in self.all.values()), strict=True))
+        self.pending = [Task(job, key, label(self.all[key]), self.database.trained(job.run), replicates[key])
+                        for key, job in missing.items()]
+        self.pending.sort(key=lambda task: task.replicate)      # stable: within a seed the order of the plan
+        self.seeds = 0                                 # a task of this replicate was the last to be ordered
+        self.there = [key for key in self.all if key not in missing]
+        self.failures: dict[str, Failure] = {}
+        self.workers: list[Place] = []
+        self.events: Events = queue.Queue()
+        self.estimator = Estimator(may_measure=False)
+        self.done = self.deaths = 0
+        self.seconds_left: float | None = None
+        self.estimate_due = 0.0                        # time.monotonic
+
+    def run(self) -> None:
+        """Until nothing is pending; raises `EngineError` in the end if a run failed."""
+        started = time.monotonic()
+        for key in self.there:
+            self.on_news(key, None)
+        try:
+            if self.pending:
+                self.places.open(self.profile, self.corpus, self.shown.note)
+                if self.places.here:
+                    self.estimator = Estimator.from_history(may_measure=False)
+                self.loop()
+        finally:
+            for worker in self.workers:
+                worker.end()
+            self.places.close()
+            self.database.close()
+            self.shown.close(self.summary(time.monotonic() - started))
+        if self.failures:
+            raise EngineError(self.failures)
+
+    def summary(self, seconds: float) -> str:
+        """One line on what was done."""
+        if not self.done and not self.failures:
+            begun = self.pending or any(worker.task for worker in self.workers)
+            return "" if begun else f"{runs(len(self.there))} there already"
+        there = f", {len(self.there)} there already" if self.there else ""
+        failed = f", {len(self.failures)} failed" if self.failures else ""
+        return f"{runs(self.done)} finished in {duration(seconds)}{there}{failed}"
+
+    def loop(self) -> None:
+        while self.pending or any(worker.task for worker in self.workers):
+            self.hand_out()
+            try:
+                self.handle(*self.events.get(timeout=0.25))
+                while True:
+                    self.handle(*self.events.get_nowait())
+            except queue.Empty:
+                pass
+            self.shown.show(self.snapshot())
+
+    # Tasks to workers
+
+    def hand_out(self) -> None:
+        room = self.places.count()
+        wanted = min(room, len(self.pending) + sum(1 for worker in self.workers if worker.task))
+        while len(self.workers) < wanted:
+            self.workers.append(self.places.start(self.events))
+        idle = sorted((worker for worker in self.workers if worker.task is None), key=lambda worker: worker.ready)
+        for worker in idle[:len(self.workers) - wanted]:
+            self.workers.remove(worker)                # nothing is left for it: what it holds, a GPU perhaps, is free again
+            worker.end()
+        for worker in self.workers:
+            task = self.next() if worker.ready and worker.task is None else None
+            if task is not None:
+                task.state = Active(task.label)
+                worker.give(task, task.message(self.profile, self.corpus, room))
+
+    def next(self) -> Task | None:
+        """The first pending task whose time has come, unless another suite has finished it meanwhile."""
+        now = time.monotonic()
+        self.order_further_seeds()
+        for task in [t for t in self.pending if t.not_before <= now]:
+            self.pending.remove(task)
+            rest = self.database.missing([task.job])
+            if rest:
+                task.job = rest[0]
+                return task
+            self.finish(task)
+        return None
+
+    def order_further_seeds(self) -> None:
+        """When all that is left are further seeds, the caller says which of them come first."""
+        seeds = min((task.replicate for task in self.pending), default=0)
+        if seeds > self.seeds:
+            self.seeds, need = seeds, self.further(seeds)
+            self.pending.sort(key=lambda task: (task.replicate, need(task.job)))
+
+    # Events from workers
+
+    def handle(self, worker: Place, event: dict[str, Any]) -> None:
+        kind, task = event["event"], worker.task
+        if worker not in self.workers:
+            return                                     # news of one that was ended
+        if kind == "ready":
+            worker.ready = True
+            self.deaths = 0
+        elif kind == "died":
+            self.bury(worker, event["how"])
+        elif task is None:
+            return                                     # news of a task that was taken from it
+        elif kind == "recorded":
+            self.on_news(task.fingerprint, None)
+        elif kind == "progress":
+            task.state = replace(task.state, **{k: v for k, v in event.items() if k != "event"})
+        else:
+            worker.task = None
+            if kind == "busy":                         # another suite has it: the others first, then ask again
+                task.not_before = time.monotonic() + BUSY_SECONDS
+                self.pending.append(task)
+            elif kind == "failed":
+                self.fail(task, event["error"])
+            elif kind == "done":
+                self.finish(task)
+
+    def finish(self, task: Task) -> None:
+        self.done += 1
+        if task.state.tokens_per_s:
+            self.estimator.add(task.job.run, task.state.tokens_per_s)
+        self.on_news(task.fingerprint, None)
+
+    def fail(self, task: Task, reason: str, tail: tuple[str, ...] = ()) -> None:
+        log = paths.run_folder(self.profile, task.fingerprint) / "log.txt"
+        self.failures[task.fingerprint] = Failure(task.label, reason, log, tail)
+        self.on_news(task.fingerprint, self.failures[task.fingerprint])
+
+    def bury(self, worker: Place, how: str) -> None:
+        """A worker is dead: its run is tried again, from its checkpoint, by another."""
+        self.workers.remove(worker)
+        task, words = worker.task, worker.last_words()
+        worker.end()
+        if task is None:
+            self.deaths += 1
+            if not worker.ready and self.deaths > max(self.places.attempts, self.places.count()):
+                self.give_up("a worker process does not start: " + how, words)
+            return
+        task.attempts += 1
+        if task.attempts < self.places.attempts:
+            self.pending.insert(0, task)
+            return
+        log = paths.run_folder(self.profile, task.fingerprint) / "log.txt"
+        tail = tuple(log.read_text(errors="replace").splitlines()[-TAIL:]) if log.exists() else words
+        times = "twice" if task.attempts == 2 else f"{task.attempts} times"
+        self.fail(task, f"its process died {times} ({how})", tail)
+
+    def give_up(self, reason: str, tail: tuple[str, ...]) -> None:
+        """No worker can start, so no run can: all that are left have failed."""
+        for task in [worker.task for worker in self.workers if worker.task] + self.pending:
+            self.fail(task, reason, tail)
+        for worker in self.workers:
+            worker.task = None
+        self.pending.clear()
+
+    # What is shown
+
+    def snapshot(self) -> Snapshot:
+        active = tuple(worker.task.state for worker in self.workers if worker.task)
+        total = self.done + len(self.failures) + len(self.pending) + len(active)
+        return Snapshot(self.done, total, len(self.failures), active, self.left())
+
+    def left(self) -> float | None:
+        """Seconds to the end: what remains of active and pending runs, over the workers. Computed anew each second,
+        or less often where thousands of runs make it take more than a twentieth of the time."""
+        begin = time.monotonic()
+        if begin < self.estimate_due:
+            return self.seconds_left
+        tasks = [worker.task for worker in self.workers if worker.task]
+        estimator = self.estimator if self.estimator.knows else self.first_impression(tasks)
+        if estimator.knows:
+            remaining = [self.remaining(task, estimator) for task in [*tasks, *self.pending]]
+            self.seconds_left = max(sum(remaining) / max(1, self.places.count()), max(remaining, default=0.0))
+        now = time.monotonic()
+        self.estimate_due = now + max(1.0, 20 * (now - begin))
+        return self.seconds_left
+
+    def first_impression(self, tasks: Iterable[Task]) -> Estimator:
+        """While no run has ended: the speed of those that train, once they are beyond their first steps, which compile."""
+        estimator = Estimator(may_measure=False)
+        for task in tasks:
+            if task.state.tokens_per_s and task.state.step >= FIRST_STEPS * (task.state.steps or 1):
+                estimator.add(task.job.run, task.state.tokens_per_s)
+        return estimator
+
+    def remaining(self, task: Task, estimator: Estimator) -> float:
+        run, state = task.job.run, task.state
+        evaluations = sum(estimator.evaluation(run, e) for e in task.job.evaluations)
+        if task.trained or state.stage.startswith("evaluating"):
+            return evaluations
+        left = 1 - state.step / state.steps if state.steps else 1.0
+        rate = state.tokens_per_s or estimator.rate(run)
+        return left * run.train.tokens / rate + evaluations
+
+
+def ensure(jobs: Iterable[Job], profile: str, corpus: Corpus | None, workers: int | None = None,
+           on_news: Callable[[str, Failure | None], None] = lambda run, failure: None, *,
+           further: Further = lambda seeds: lambda job: 0, shown: Display | None = None,
+           places: Places | None = None) -> None:
+    """Train and evaluate what the database of `profile` lacks of `jobs`; returns when all is there.
+
+    `on_news(run, failure)` is called when more of a run (its fingerprint) is in the database, with None, and in the end with
+    None or with why not all of it could be done. A worker that dies is replaced, and its run resumed once. Other runs go on
+    after a failure; in the end one `EngineError` names all that failed. First seeds come before second ones, whatever asks for
+    them; `further(n)`, called when n seeds of all are in hand or done, gives the order (a number a job) of the next ones.
+    Runs are trained in `workers` processes of this machine, or in `places`.
+    """
+    local = Local(workers) if workers else Local()
+    Engine(jobs, profile, corpus, places or local, shown or display(), on_news, further).run()

@@ -1,0 +1,252 @@
+"""One notebook, executed with papermill in a process of its own.
+
+    python -m suite.run.execute NOTEBOOK.ipynb OUTPUT.ipynb [--parameters JSON]
+
+The result appears in one step: whole, or, when a cell failed, as far as it came and marked as failed. Parameters are
+checked before anything starts. The kernel is this interpreter whatever kernels the user has installed; it is spoken to
+over sockets in a folder of its own, so that executions side by side cannot take one another's ports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lib import paths
+from lib.errors import SuiteError
+from suite.settings.parameters import Declared, parse_cell, plain, validated
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+KERNEL = "python3"
+TAG = "parameters"
+START_SECONDS = 120                    # for a kernel to answer, on a busy machine
+DEAD = "the kernel died in cell {cell}; when memory runs out the system ends it like that"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How an execution ended; `error` is empty when every cell ran."""
+    error: str
+    seconds: float
+
+
+# Before anything starts
+
+def checked(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` as the notebook's parameters cell declares them; what papermill would let pass is a `SuiteError` here."""
+    return validated(values, declared_in(path), path.name)
+
+
+def declared_in(path: Path) -> dict[str, Declared]:
+    """What the parameters cell of a notebook declares."""
+    tagged = [cell for cell in read(path) if TAG in cell.get("metadata", {}).get("tags", [])]
+    if len(tagged) != 1 or tagged[0]["cell_type"] != "code":
+        raise SuiteError(f"{path.name}: {len(tagged)} cells are tagged {TAG!r}, one code cell must be (else papermill puts "
+                         "what it is given above the defaults). In JupyterLab: Property Inspector, Cell Tags")
+    source = tagged[0]["source"]
+    return parse_cell("".join(source) if isinstance(source, list) else source, path.name)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The notebook's cells, once its kernel is known to be the right one."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        cells, metadata = content["cells"], content["metadata"]
+    except FileNotFoundError:
+        raise SuiteError(f"{path} does not exist") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise SuiteError(f"{path} is not a notebook of version 4: {error}") from None
+    kernel = metadata.get("kernelspec", {}).get("name")
+    if kernel != KERNEL:
+        raise SuiteError(f"{path.name}: the kernel is {kernel!r}, it must be {KERNEL!r}: choose 'Python 3' in JupyterLab, "
+                         "and save")
+    return cells
+
+
+# The process that executes
+
+def environment() -> dict[str, str]:
+    """The suite importable, figures inline wherever the user's own setting would send them, no debugger's remarks.
+
+    Torch's idle threads sleep: notebook 7 measures what has threads of its own.
+    """
+    path = os.pathsep.join(filter(None, (str(paths.ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+class Process:
+    """An execution under way. It ends by itself when this process does, because then its standard input closes."""
+
+    def __init__(self, notebook: Path, output: Path, parameters: Mapping[str, Any]) -> None:
+        values = checked(notebook, parameters)
+        self.notebook, self.started = notebook, time.monotonic()
+        self.stdout, self.stderr = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+", errors="replace")
+        command = [sys.executable, "-m", "suite.run.execute", str(notebook), str(output),
+                   "--parameters", json.dumps(plain_values(values))]
+        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self.stdout, stderr=self.stderr, text=True,
+                                      env=environment(), cwd=paths.ROOT, start_new_session=True)
+
+    def wait(self) -> Execution:
+        """Until it ends, however long that takes; a notebook's training has no time limit."""
+        status = self.popen.wait()
+        seconds = time.monotonic() - self.started
+        self.popen.stdin.close()
+        with self.stdout, self.stderr:
+            self.stdout.seek(0)
+            self.stderr.seek(0)
+            said, remarks = self.stdout.read(), self.stderr.read()
+        if status in (0, 1) and said.strip():
+            return Execution(json.loads(said.splitlines()[-1])["error"], seconds)
+        tail = "\n".join(remarks.splitlines()[-15:])
+        return Execution(f"executing {self.notebook.name} ended with status {status}\n{tail}".strip(), seconds)
+
+    def end(self) -> None:
+        """Stop it now; its kernel and that kernel's workers notice and end too."""
+        self.popen.kill()
+        self.popen.wait()
+
+
+def execute(notebook: Path, output: Path, parameters: Mapping[str, Any]) -> Execution:
+    """Execute `notebook` into `output`. `SuiteError` for wrong parameters, before anything starts."""
+    process = Process(notebook, output, parameters)
+    try:
+        return process.wait()
+    except BaseException:
+        process.end()
+        raise
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: plain(value) for name, value in values.items()}
+
+
+# In that process
+
+def kernel_manager(folder: str) -> type:
+    """A kernel manager whose kernel is this interpreter and whose sockets are files in `folder` (a path has 100 bytes)."""
+    from jupyter_client.kernelspec import KernelSpec
+    from jupyter_client.manager import AsyncKernelManager
+
+    class Kernel(AsyncKernelManager):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            self.transport, self.connection_file, self.ip = "ipc", f"{folder}/kernel.json", f"{folder}/k"
+
+        @property
+        def kernel_spec(self) -> KernelSpec:
+            argv = [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+            return KernelSpec(argv=argv, display_name="Python 3", language="python")
+    return Kernel
+
+
+def run(notebook: Path, output: Path, values: Mapping[str, Any], folder: str) -> str:
+    """Execute here, with sockets in `folder`: the error, empty if every cell ran. `output` is written either way."""
+    import nbformat
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)      # what it would report, the answer says
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_name(f".{output.stem}.partial.ipynb")
+    partial.unlink(missing_ok=True)
+    error = attempt(notebook, partial, values, folder)
+    source = partial if partial.exists() else notebook
+    node = nbformat.read(source, as_version=4)
+    if error == DEAD:
+        error = DEAD.format(cell=unfinished(node))
+    node.metadata["suite"] = {"state": "failed" if error else "done", "error": error}
+    for key in ("input_path", "output_path"):                      # the place of the repository is nobody's business
+        if key in node.metadata.get("papermill", {}):
+            node.metadata.papermill[key] = Path(node.metadata.papermill[key]).name
+    nbformat.write(node, partial)
+    os.replace(partial, output)
+    return error
+
+
+def attempt(notebook: Path, partial: Path, values: Mapping[str, Any], folder: str) -> str:
+    """The error as text, empty without one."""
+    import papermill
+    from nbclient.exceptions import DeadKernelError
+    from papermill.exceptions import PapermillExecutionError
+    try:
+        papermill.execute_notebook(
+            escaped(notebook), escaped(partial), dict(values), kernel_name=KERNEL, language="python", progress_bar=False,
+            start_timeout=START_SECONDS, cwd=str(notebook.parent), kernel_manager_class=kernel_manager(folder))
+    except PapermillExecutionError as error:
+        return error_text(error)
+    except DeadKernelError:
+        return DEAD
+    except RuntimeError as error:                                  # a kernel that does not start
+        return f"no kernel: {error}"
+    return ""
+
+
+def error_text(error: Any) -> str:
+    """Message and traceback of the cell that failed, without colours."""
+    from nbconvert.filters.ansi import strip_ansi
+    lines, last = strip_ansi("\n".join(error.traceback)).strip(), f"{error.ename}: {error.evalue}"
+    return lines if last in lines else f"{lines}\n{last}".strip()
+
+
+def escaped(path: Path) -> str:
+    """A path with braces doubled, since papermill fills its own fields into paths."""
+    return str(path).replace("{", "{{").replace("}", "}}")
+
+
+def unfinished(node: NotebookNode) -> str:
+    """The number of the cell that was running, among the code cells."""
+    code = [cell for cell in node.cells if cell.cell_type == "code"]
+    for number, cell in enumerate(code, start=1):
+        if cell.metadata.get("papermill", {}).get("status") not in ("completed",) or cell.execution_count is None:
+            return f"{number} of {len(code)}"
+    return f"{len(code)} of {len(code)}"
+
+
+def short_folder() -> str:
+    """Where temporary files go, unless that is too long for a socket's path."""
+    folder = tempfile.gettempdir()
+    return folder if len(folder) < 60 else "/tmp"
+
+
+def end_with_parent(folder: str) -> None:
+    """Leave when standard input closes: the process that wanted the result is gone. The kernel polls for that itself."""
+    def watch() -> None:
+        sys.stdin.read()
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0: every cell ran; 1: a cell failed; 2: wrong input. The last line of the output is JSON with the error."""
+    parser = argparse.ArgumentParser(prog="python -m suite.run.execute", description=__doc__.splitlines()[0])
+    parser.add_argument("notebook", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--parameters", default="{}", help="JSON object of parameters for the notebook")
+    options = parser.parse_args(argv)
+    try:
+        values = checked(options.notebook, json.loads(options.parameters))
+        with tempfile.TemporaryDirectory(prefix="suite-", dir=short_folder()) as folder:
+            end_with_parent(folder)
+            error = run(options.notebook.resolve(), options.output.resolve(), plain_values(values), folder)
+    except SuiteError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(json.dumps({"error": error}))
+    return 1 if error else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

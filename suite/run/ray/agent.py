@@ -1,0 +1,162 @@
+"""On a machine of a Ray cluster: one worker process, and a folder of its own in which it works as if it were alone.
+
+The driver (`suite.run.ray.engine`) gives it runs with their last checkpoints, hears their events, and fetches what they write.
+Nothing here needs a file system that the machines share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from lib import paths
+from lib.errors import SuiteError
+from lib.files import write_atomically
+from suite.run.places import Process
+from suite.settings.machine import versions
+
+CHECKPOINT, WEIGHTS, RESULT, LOG = "checkpoint.pt", "model.safetensors", "result.json", "log.txt"
+PROGRESS_SECONDS = 1.0        # between two reports of a run's step: enough for eyes, little for a network
+
+Signature = tuple[int, int, int]                       # inode, time, size: another file has another
+Content = np.ndarray | None                            # uint8: what Ray hands on without a copy; None: there is no such file
+
+
+def scratch() -> Path:
+    """What a machine keeps for the suite: texts by fingerprint, a folder a worker. `TMPDIR` of `ray start` moves it."""
+    return Path(tempfile.gettempdir()) / f"sparse-attention-suite-{os.getuid()}"
+
+
+class Agent:
+    """A Ray actor. `perform` gives a run's events; `changed` is called while it does."""
+
+    def __init__(self, command: Sequence[str], settings: Mapping[str, str]) -> None:
+        """command: arguments of this machine's Python; settings: further environment variables of the worker."""
+        self.home, self.lock = own_folder(scratch() / "places")
+        os.environ["SUITE_OUTPUTS"] = str(self.home / "outputs")
+        self.events: queue.Queue[tuple[Any, dict[str, Any]]] = queue.Queue()
+        self.process = Process([sys.executable, *command], self.events, settings)
+        self.run, self.text = paths.outputs(), ""
+
+    def ready(self) -> dict[str, Any]:
+        """Waits for the worker's first word: `ready`, or `died` with the reason."""
+        return {**self.heard(), "versions": versions(), "outputs": str(paths.outputs())}
+
+    def heard(self) -> dict[str, Any]:
+        """The worker's next event; the last one with its last words."""
+        _, event = self.events.get()
+        return {**event, "words": self.process.last_words()} if event["event"] == "died" else event
+
+    def perform(self, message: dict[str, Any], files: Mapping[str, Content]) -> Iterator[dict[str, Any]]:
+        """The events of one run, which goes on from `files`, until `done`, `failed`, `busy` or `died`."""
+        folder = paths.run_folder(message["profile"], message["fingerprint"])
+        shutil.rmtree(folder.parent, ignore_errors=True)               # of the run before: the driver has it
+        for name, content in files.items():
+            write_atomically(folder / name, content.data)
+        self.run, last, stage = folder, 0.0, ""
+        self.process.give(None, {**message, "corpus": self.text if message["corpus"] else None})
+        while True:
+            event = self.heard()
+            if event["event"] == "progress" and event["stage"] == stage and time.monotonic() - last < PROGRESS_SECONDS:
+                continue
+            last, stage = time.monotonic(), event.get("stage", "")
+            yield event
+            if event["event"] in ("done", "failed", "busy", "died"):
+                return
+
+    def changed(self, known: Mapping[str, Signature]) -> dict[str, tuple[Signature, Content]]:
+        """The files of the run in hand that are not as `known`, in an order in which a run at work leaves no gap: where the
+        checkpoint is gone, result and weights are there."""
+        found = {}
+        for name in (CHECKPOINT, RESULT, WEIGHTS, LOG):
+            signature, content = read(self.run / name, known.get(name))
+            if signature != known.get(name):
+                found[name] = (signature, content)
+        return found
+
+    def has_text(self, path: str, fingerprint: str) -> bool:
+        """Whether the corpus is here: at the driver's path, if the machines share a file system, or sent before."""
+        from lib.data import Corpus
+        for folder in (Path(path), texts() / fingerprint):
+            try:
+                if Corpus(folder).fingerprint == fingerprint:
+                    self.text = str(folder)
+                    return True
+            except (SuiteError, OSError):
+                continue
+        return False
+
+    def receive_text(self, fingerprint: str, files: Mapping[str, list[Any]], sums: Mapping[str, str]) -> None:
+        """Put the corpus together from its parts (Ray objects); the workers of a machine share one copy.
+
+        sums: SHA-256 of each file but the manifest, which is the last of `files`.
+        """
+        import ray
+        texts().mkdir(parents=True, exist_ok=True)
+        with FileLock(texts() / f"{fingerprint}.lock"):
+            if self.has_text("", fingerprint):
+                return                                 # another worker of this machine has just received it
+            partial = texts() / f"{fingerprint}.partial"
+            shutil.rmtree(partial, ignore_errors=True)
+            for name, parts in files.items():
+                (partial / name).parent.mkdir(parents=True, exist_ok=True)
+                digest = hashlib.sha256()
+                with open(partial / name, "wb") as file:
+                    for part in parts:
+                        content = ray.get(part)
+                        digest.update(content)
+                        file.write(content)
+                if digest.hexdigest() != sums.get(name, digest.hexdigest()):
+                    raise SuiteError(f"{name} of the corpus is not as its manifest says: delete the corpus's folder, and it "
+                                     "is built again")
+            shutil.rmtree(texts() / fingerprint, ignore_errors=True)
+            partial.rename(texts() / fingerprint)
+        if not self.has_text("", fingerprint):
+            raise SuiteError(f"the corpus that was sent to {texts() / fingerprint} is not the one that is wanted")
+
+    def close(self) -> None:
+        """End the worker and leave nothing behind but the texts."""
+        self.process.end()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+def texts() -> Path:
+    return scratch() / "texts"
+
+
+def own_folder(folder: Path) -> tuple[Path, FileLock]:
+    """A new folder in `folder`, locked while this process lives. Those of processes that were killed are deleted."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with FileLock(folder / "lock"):
+        for left in [path for path in folder.iterdir() if path.is_dir()]:
+            try:
+                with FileLock(left / "lock", blocking=False):
+                    shutil.rmtree(left, ignore_errors=True)
+            except Timeout:
+                continue                               # it is in use
+        own = Path(tempfile.mkdtemp(dir=folder))
+        lock = FileLock(own / "lock", thread_local=False)
+        lock.acquire()
+    return own, lock
+
+
+def read(path: Path, known: Signature | None = None) -> tuple[Signature | None, Content]:
+    """A file's signature and content, of one moment though it may be replaced; no content where it is as `known`."""
+    try:
+        with open(path, "rb") as file:
+            facts = os.fstat(file.fileno())
+            signature = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+            return signature, None if signature == known else np.fromfile(file, np.uint8)
+    except FileNotFoundError:
+        return None, None

@@ -1,0 +1,53 @@
+"""Runs that repeat another with a further seed: trained after all first seeds, those first whose claims are still open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lib.config import RunConfig
+
+if TYPE_CHECKING:
+    from suite.experiments.base import Job
+    from suite.settings.profiles import Profile
+
+UNDECIDED, ONE_SEED, DECIDED, UNCLAIMED = range(4)           # what needs a further seed most comes first
+Further = Callable[[int], Callable[["Job"], int]]            # the number of seeds that are trained -> the order of the next
+
+
+def apart_from_seed(run: RunConfig) -> RunConfig:
+    """What runs that differ in their seed only have in common."""
+    return replace(run, train=replace(run.train, seed=0))
+
+
+def numbered(runs: Iterable[RunConfig]) -> list[int]:
+    """For each run, how many seeds of the same run stand before it: 0 for a first seed."""
+    seen: dict[RunConfig, dict[int, int]] = {}
+    found = []
+    for run in runs:
+        seeds = seen.setdefault(apart_from_seed(run), {})
+        found.append(seeds.setdefault(run.train.seed, len(seeds)))
+    return found
+
+
+def with_seeds(profile: Profile, count: int) -> Profile:
+    """The profile with the first `count` of each of its lists of seeds."""
+    def cut(parameters: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value[:count] if name.endswith("seeds") else value for name, value in parameters.items()}
+    return replace(profile, notebooks={name: cut(own) for name, own in profile.notebooks.items()})
+
+
+def by_need(judgements: Sequence[Any], configurations: Mapping[str, RunConfig]) -> Callable[[Job], int]:
+    """The order of further seeds: of runs behind an undecided claim, then behind a verdict of one seed, then the others.
+
+    configurations: each run of the plan by its fingerprint.
+    """
+    need: dict[RunConfig, int] = {}
+    for judgement in judgements:
+        level = UNDECIDED if judgement.verdict == "undecided" else ONE_SEED if judgement.seeds == 1 else DECIDED
+        for run in judgement.runs:
+            if run in configurations:
+                key = apart_from_seed(configurations[run])
+                need[key] = min(level, need.get(key, UNCLAIMED))
+    return lambda job: need.get(apart_from_seed(job.run), UNCLAIMED)

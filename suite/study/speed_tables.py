@@ -1,0 +1,135 @@
+"""Rows as tables: what the terminal, the notebook and the goals show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from suite.bench.quiet import BUSY
+from suite.bench.rows import Row, select
+from suite.study.conclusions import listing
+
+FASTEST = ("gpu", "cpu", "torch")          # backends, the one that `auto` prefers first
+
+
+def own_backend(rows: Sequence[Row]) -> str:
+    """The fastest kind of backend that was measured."""
+    there = {row.backend for row in select(rows, "time")}
+    return next(name for name in FASTEST if name in there)
+
+
+def one(rows: Sequence[Row], measure: str, **where: object) -> Row | None:
+    """The row that this asks for, if it was measured."""
+    return next(iter(select(rows, measure, **where)), None)
+
+
+def by_length(rows: Sequence[Row], value: str, columns: str = "backend") -> pd.DataFrame:
+    """One line a length, one column a backend (or what `columns` names), in the order of the rows."""
+    names = list(dict.fromkeys(getattr(row, columns) for row in rows))
+    table = pd.DataFrame({"length": [row.length for row in rows], "name": [getattr(row, columns) for row in rows],
+                          "value": [getattr(row, value) for row in rows]})
+    return table.pivot(index="length", columns="name", values="value").reindex(columns=names).rename_axis(columns=None)
+
+
+def times(rows: Sequence[Row], pass_: str) -> pd.DataFrame:
+    """Milliseconds of one call."""
+    return by_length(select(rows, "flops", pass_=pass_), "ms")
+
+
+def faster(rows: Sequence[Row], pass_: str, against: str = "dense") -> pd.DataFrame:
+    """How many times faster than `against`."""
+    return by_length(select(rows, "time", pass_=pass_, against=against), "ratio")
+
+
+def learned(rows: Sequence[Row]) -> pd.DataFrame:
+    """Time of learned over fixed distances, one column a backend and pass."""
+    parts = {pass_: by_length(select(rows, "learned_over_fixed", pass_=pass_), "ratio") for pass_ in passes(rows)}
+    return pd.concat({name: part for name, part in parts.items()}, axis=1).swaplevel(axis=1).sort_index(axis=1)
+
+
+def passes(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row.pass_ for row in rows if row.measure == "flops"))
+
+
+def memory(rows: Sequence[Row], pass_: str, value: str = "mib") -> pd.DataFrame:
+    """Extra MiB of one call, or with `ratio` its multiple of q."""
+    return by_length(select(rows, "memory_over_q", pass_=pass_), value)
+
+
+def distance(rows: Sequence[Row], backend: str) -> pd.DataFrame:
+    """How many times longer a call takes than its counted arithmetic, and its counted traffic, at the machine's peak."""
+    found = {f"{pass_}, {measure}": by_length(select(rows, measure, backend=backend, pass_=pass_), "ratio")[backend]
+             for pass_ in passes(rows) for measure in ("flops", "bytes")}
+    return pd.DataFrame(found)
+
+
+def patterns(rows: Sequence[Row]) -> pd.DataFrame:
+    """Every pattern: keys a query, backend, time, and how many times faster than dense; fastest first."""
+    found = [{"pattern": row.pattern, "backend": row.backend, "keys a query": row.keys, "ms": row.ms,
+              "times faster": row.ratio} for row in select(rows, "pattern")]
+    return pd.DataFrame(found).set_index("pattern").sort_values("ms")
+
+
+def plans(rows: Sequence[Row]) -> pd.DataFrame:
+    """Building plan or mask, in milliseconds, and over one warm call."""
+    found = [{"backend": row.backend, "building, ms": row.ms, "one call, ms": row.against_ms, "building / call": row.ratio}
+             for row in select(rows, "plan")]
+    return pd.DataFrame(found).set_index("backend")
+
+
+def training(rows: Sequence[Row]) -> pd.DataFrame:
+    """Training steps: milliseconds, and how many times faster than dense in float32."""
+    found = select(rows, "training_step")
+    table = pd.DataFrame([{"step": row.backend, "ms": row.ms, "times faster": row.ratio} for row in found]).set_index("step")
+    base = pd.DataFrame({"ms": [found[0].against_ms], "times faster": [1.0]}, index=[found[0].against])
+    return pd.concat([base, table]).rename_axis("step")
+
+
+def left_out(rows: Sequence[Row]) -> list[str]:
+    """What was not measured, and why; lengths of one reason together."""
+    why: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.ratio is None:
+            kind, _, reason = row.note.partition(": ")
+            words = "would need too much memory or time" if reason.startswith("one call would") else reason
+            what = "memory, " if row.measure == "memory" else ""
+            why.setdefault((row.backend, words), []).append(f"{row.length} ({what}{row.pass_})" * (kind == "left out"))
+    return [f"{name}: {words}" + (f", at T = {listing(list(dict.fromkeys(at)))}" if any(at) else "")
+            for (name, words), at in why.items()]
+
+
+def disturbed(rows: Sequence[Row]) -> str:
+    """A warning where other processes were using the machine."""
+    share = max((row.busy or 0.0 for row in rows), default=0.0)
+    said = f"\nOther processes used {100 * share:.0f} % of the cores when this began: measure again without them."
+    return said if share >= BUSY else ""
+
+
+def text(rows: Sequence[Row]) -> str:
+    """Everything for a terminal."""
+    first = next(row for row in rows if row.ratio is not None)
+    heads = first.heads.partition(",")[0]
+    parts = [f"{first.machine}, {first.threads} threads, {first.device}, {first.dtype}; batch x heads {heads}, "
+             f"head size {first.head_dim}, {first.pattern}" + disturbed(rows)]
+    for pass_ in passes(rows):
+        parts.append(titled(f"{pass_}: milliseconds of a call", times(rows, pass_), 3))
+        parts.append(titled(f"{pass_}: times faster than dense SDPA", faster(rows, pass_), 1))
+        parts.append(titled(f"{pass_}: times faster than the materialised gather", faster(rows, pass_, "gather"), 1))
+        if select(rows, "memory_over_q", pass_=pass_):
+            parts.append(titled(f"{pass_}: extra memory, MiB", memory(rows, pass_), 1))
+    parts.append(titled("learned over fixed distances, time", learned(rows), 2))
+    own = own_backend(rows)
+    parts.append(titled(f"{own}: time over counted work at the machine's peak", distance(rows, own), 1))
+    for title, measure, table in (("building plan or mask", "plan", plans), ("training step", "training_step", training),
+                                  ("every pattern at its defaults, forward+backward", "pattern", patterns)):
+        if select(rows, measure):
+            parts.append(titled(title, table(rows), 2))
+    grown = [f"{row.backend}: {row.ratio:.2f} (T = {row.length} over {row.against})" for row in select(rows, "length_growth")]
+    parts.append("\n".join([*(f"growth with length, {line}" for line in grown),
+                            *(f"not measured, {line}" for line in left_out(rows))]))
+    return "\n\n".join(parts)
+
+
+def titled(title: str, table: pd.DataFrame, digits: int) -> str:
+    return f"{title}\n{table.to_string(float_format=lambda value: f'{value:,.{digits}f}', na_rep='-')}"
