@@ -83,7 +83,7 @@ class ClaimDatabase(MadeUpDatabase):
 
 
 def series(job: Job) -> str:
-    return dict(job.labels)["series"]
+    return job.labels.series
 
 
 def one(name: str, value: float, other: float = 3.0) -> Callable[..., float]:

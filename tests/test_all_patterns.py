@@ -38,7 +38,7 @@ def planned(profile: str):
 def results(loss):
     """Jobs, table and losses of `small` whose models have the loss `loss(series, length)`."""
     jobs = planned("small")
-    database = MadeUpDatabase(lambda job, length, variant: loss(dict(job.labels)["series"], length))
+    database = MadeUpDatabase(lambda job, length, variant: loss(job.labels.series, length))
     return jobs, experiment(NAME).table(jobs, database), Losses(jobs, database)
 
 
@@ -57,13 +57,13 @@ def test_when_patterns_are_listed_then_none_of_the_literature_is_forgotten():
 
 def test_when_small_is_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_its_mask():
     jobs = planned("small")
-    ramp = next(job for job in jobs if dict(job.labels)["series"] == "Fibonacci, linear ramp")
+    ramp = next(job for job in jobs if job.labels.series == "Fibonacci, linear ramp")
     T, goal = ramp.run.train.length, sum(stack(ramp).mask(layer, 256).sum() / 4 for layer in range(8))
     assert T == 256 and len(jobs) == len(Parameters().patterns) + 1
     for job in jobs:
         pattern = stack(job)
         pairs = sum(pattern.mask(layer, T).sum() / pattern.heads for layer in range(pattern.layers))
-        if dict(job.labels)["role"] == "baseline":
+        if job.labels.role == "baseline":
             assert pairs == 8 * T * (T + 1) / 2
         else:
             assert pairs == pytest.approx(goal, rel=0.01), job.labels
@@ -72,15 +72,15 @@ def test_when_small_is_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_
 def test_when_the_window_sweep_has_a_model_then_its_run_is_the_same():
     loaded = profiles.load("small")
     sweep = {job.run for job in experiment("01_window_sweep").plan(loaded.parameters("01_window_sweep"), loaded)}
-    shared_series = {dict(job.labels)["series"] for job in planned("small") if job.run in sweep}
+    shared_series = {job.labels.series for job in planned("small") if job.run in sweep}
     assert shared_series >= {"Dense", "Local window, equal edges", "Random offsets, equal edges", "Fibonacci, linear ramp",
                              "Fibonacci, coprime ramp"}
 
 
 def test_when_series_are_named_then_each_is_one_and_roles_are_those_of_the_figures():
     jobs = planned("small")
-    assert len({dict(job.labels)["series"] for job in jobs}) == len(jobs)
-    roles = {dict(job.labels)["series"]: dict(job.labels)["role"] for job in jobs}
+    assert len({job.labels.series for job in jobs}) == len(jobs)
+    roles = {job.labels.series: job.labels.role for job in jobs}
     assert roles["BigBird, equal edges"] == "neighbour" and roles["Christoffel word"] == "model"
     assert roles["Power law"] == "model" and roles["Random keys, equal edges"] == "control" and roles["Dense"] == "baseline"
 
@@ -181,7 +181,7 @@ def test_when_only_code_gains_then_only_code_is_named():
 
     class OnCode(MadeUpDatabase):
         def windows(self, job, length, variant, domain):
-            gain = 0.2 * (domain == "code") * (dict(job.labels)["series"] == "Power law")
+            gain = 0.2 * (domain == "code") * (job.labels.series == "Power law")
             return super().windows(job, length, variant, domain) - gain
     losses = Losses(jobs, OnCode(lambda job, length, variant: 3.0))
     table = found.by_domain(losses, "Local window, equal edges", ["Power law, sigma=0.85", "Dense"], DOMAINS, 256)

@@ -227,7 +227,7 @@ def test_when_alpha_moves_in_three_seeds_then_the_move_has_an_interval():
 def test_when_several_windows_are_trained_then_each_is_compared_with_its_own_partner():
     claims = [CLAIMS[name] for name in ("fib-ramp-beats-fixed", "fib-larger-window-helps", "fib-dense-is-better-within")]
     def loss(job, *_):
-        window = dict(job.labels).get("window")
+        window = job.labels.window
         return 3.0 if window is None else 3.28 - 0.02 * window - 0.1 * (series(job) == RAMP)
     found = judged(ClaimDatabase(loss, unpaired=0.001), small(n01={"windows": [6, 8, 10]}), claims)
     assert found["fib-ramp-beats-fixed"].effect == pytest.approx(-0.1, abs=1e-3)

@@ -39,7 +39,7 @@ def pattern_of(job):
 
 
 def only(jobs, series: str):
-    found = [job for job in jobs if dict(job.labels)["series"] == series]
+    found = [job for job in jobs if job.labels.series == series]
     assert found, series
     return found[0]
 
@@ -61,7 +61,7 @@ def test_when_a_profile_is_planned_then_everything_in_it_can_be_built_and_the_bu
             runs[job.run] = pattern_of(job)
             for evaluation in job.evaluations:
                 evals.build(evaluation.name, **dict(evaluation.parameters))
-            assert set(dict(job.labels)) <= {*COLUMNS, "equal_pairs"}
+            assert set(job.labels.columns) <= set(COLUMNS)
     text = [run for run in runs if run.data.source == "text"]
     for run in set(runs) - set(text):
         task = tasks.task(run.data.source, **dict(run.data.parameters))
@@ -93,10 +93,10 @@ def test_when_experiments_need_the_same_model_then_it_is_trained_once():
 def test_when_a_control_is_planned_then_its_mask_has_the_pairs_of_its_model_within_a_hundredth(name):
     found = 0
     for job in plan(name):
-        if "equal_pairs" in dict(job.labels):
+        if job.labels.equal_pairs is not None:
             pattern, T = pattern_of(job), job.run.train.length
             by_mask = sum(pattern.mask(layer, T).sum() / pattern.heads for layer in range(pattern.layers))
-            assert by_mask == pytest.approx(dict(job.labels)["equal_pairs"], rel=0.01), job.labels
+            assert by_mask == pytest.approx(job.labels.equal_pairs, rel=0.01), job.labels
             found += 1
     assert found >= 1
 
@@ -106,7 +106,7 @@ def test_when_a_control_is_made_for_the_ramp_then_it_counts_the_pairs_of_the_ram
     ramp, local = only(jobs, "Fibonacci, linear ramp"), only(jobs, "Local window, equal edges")
     T, L = ramp.run.train.length, ramp.run.model.layers
     pairs = sum(T - d for layer in range(L) for d in pattern_of(ramp).plan(layer, T).distances)
-    assert dict(local.labels)["equal_pairs"] == pairs
+    assert local.labels.equal_pairs == pairs
     random = pattern_of(only(jobs, "Random offsets, equal edges"))
     assert all(random.mask(layer, T)[:, T - 1, T - 5:].all() for layer in range(L))        # the ramp's window of W = 4 stays
 
@@ -140,12 +140,12 @@ def test_when_a_model_is_misspelt_then_the_nearest_is_named():
 
 def test_when_an_extra_model_is_given_then_only_its_window_is_trained():
     more = set(plan("01_window_sweep", extra=("pow2/fixed/8",))) - set(plan("01_window_sweep"))
-    assert [dict(job.labels)["window"] for job in more] == [8]
+    assert [job.labels.window for job in more] == [8]
     assert next(iter(more)).run.pattern == PatternSpec.of("scaled_base", base="pow2")       # W = 8 and fixed are defaults
 
 
 def test_when_rungs_grow_with_length_then_frozen_ones_are_evaluated_and_otherwise_not():
-    variants = {dict(job.labels)["series"]: {dict(e.parameters).get("variant", "") for e in job.evaluations}
+    variants = {job.labels.series: {dict(e.parameters).get("variant", "") for e in job.evaluations}
                 for job in plan("03_extrapolation")}
     assert "rungs=frozen" in variants["Fibonacci, linear ramp"] and "rungs=frozen" in variants["Powers of two, linear ramp"]
     assert variants["Fibonacci, fixed"] == {""} and variants["Local window, equal edges"] == {""}
@@ -167,8 +167,8 @@ def test_when_dense_gets_a_mask_at_evaluation_then_it_sees_no_untrained_distance
 
 def test_when_theta_has_other_rates_then_each_is_a_run_and_says_so():
     jobs = [job for job in plan("02_learned_alpha", theta_lr=(0.0, 1.0, 100.0), starts=("one",), probe_depths=())
-            if dict(job.labels)["series"] == "Fibonacci, learned"]
-    assert {(job.run.train.theta_lr, dict(job.labels)["setting"]) for job in jobs} == {
+            if job.labels.series == "Fibonacci, learned"]
+    assert {(job.run.train.theta_lr, job.labels.setting) for job in jobs} == {
         (0.0, "theta rate x0"), (1.0, ""), (100.0, "theta rate x100")}
 
 

@@ -41,7 +41,7 @@ def planned(name: str):
 def results(name: str, loss, **kwargs):
     """Jobs, table and losses of an experiment whose models have the loss that `loss(series, length, variant)` says."""
     jobs = planned(name)
-    database = MadeUpDatabase(lambda job, length, variant: loss(dict(job.labels)["series"], length, variant), **kwargs)
+    database = MadeUpDatabase(lambda job, length, variant: loss(job.labels.series, length, variant), **kwargs)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="christoffel")
         return jobs, experiment(name).table(jobs, database), Losses(jobs, database)

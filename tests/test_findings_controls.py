@@ -85,13 +85,13 @@ def test_when_tasks_are_trained_with_and_without_a_window_then_each_is_a_row_of_
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="christoffel")
         jobs = experiment("05_christoffel").plan(parameters, profile)
-        database = MadeUpDatabase(lambda *_: 3.0, accuracy=lambda job: 0.25 + dict(job.labels).get("window", 0) / 10)
+        database = MadeUpDatabase(lambda *_: 3.0, accuracy=lambda job: 0.25 + (job.labels.window or 0) / 10)
         runs = experiment("05_christoffel").table(jobs, database)
     table = christoffel.task_table(runs)
     assert set(table.index) == {"Dense", *(f"{name}, W={window}" for window in (0, 4) for name in
                                            ("Christoffel 8/64", "Christoffel 7/64", "Local window, equal edges"))}
     assert table.loc["Christoffel 8/64, W=4", "estimate"] == pytest.approx(0.65) and len(table) == 7
-    of_tasks = {dict(job.labels)["series"]: job.run for job in jobs if job.run.data.source != "text"}
+    of_tasks = {job.labels.series: job.run for job in jobs if job.run.data.source != "text"}
     assert of_tasks["Christoffel 7/64"].train.length == 64 and len(of_tasks) == 4
 
 
@@ -107,7 +107,7 @@ def battery(accuracy):
 
 
 def of(series: str, high: float):
-    return lambda job: high if dict(job.labels)["series"] == series else 0.5
+    return lambda job: high if job.labels.series == series else 0.5
 
 
 def test_when_the_ramp_answers_better_or_worse_than_fixed_then_it_is_said_beside_the_published_sign():
@@ -136,7 +136,7 @@ def test_when_context_helps_one_model_more_then_its_score_is_best_and_intervals_
 
 def test_when_larger_models_answer_better_then_the_ladder_counts_where_intervals_are_apart():
     grown = {"d_model 16": 0.3}
-    _, _, _, runs = battery(lambda job: grown.get(dict(job.labels).get("setting", ""), 0.6))
+    _, _, _, runs = battery(lambda job: grown.get(job.labels.setting, 0.6))
     table = capacity_battery.ladder(runs)
     assert sorted(set(table.index.get_level_values("parameters"))) == [500, 1000]
     assert set(table.index.get_level_values("series")) == {"Dense", "Fibonacci, linear ramp"}

@@ -34,7 +34,7 @@ def planned(profile: str = "small"):
 
 
 def series(job) -> str:
-    return dict(job.labels)["series"]
+    return job.labels.series
 
 
 class Results(MadeUpDatabase):
@@ -84,7 +84,7 @@ def test_when_small_is_planned_then_pairs_differ_in_their_pattern_alone_and_atte
 
 
 def test_when_a_share_of_the_tokens_is_trained_then_it_has_a_whole_schedule_and_less_warm_up_than_steps():
-    parts = [job.run.train for job in planned() if "of the tokens" in dict(job.labels).get("setting", "")]
+    parts = [job.run.train for job in planned() if job.labels.share is not None]
     assert parts and all(train.warmup <= train.steps / 2 for train in parts)
     with pytest.raises(SuiteError, match="fractions"):
         experiment(NAME).plan(Parameters(profile="smoke", window=4, fractions=(0.5,)), profiles.load("smoke"))
@@ -124,11 +124,11 @@ def test_when_copies_are_planned_then_the_answer_stands_at_the_asked_distance_an
     for job in planned():
         if job.run.data.source == "copying":
             string = dict(job.run.data.parameters)["string"]
-            assert job.run.train.length - string == int(dict(job.labels)["setting"].rpartition(" ")[2])
-            if "equal_pairs" in dict(job.labels):
+            assert job.run.train.length - string == job.labels.distance
+            if job.labels.equal_pairs is not None:
                 stack, T = found.stack_of(job.run), job.run.train.length
                 pairs = sum(stack.mask(layer, T).sum() / stack.heads for layer in range(stack.layers))
-                assert pairs == pytest.approx(dict(job.labels)["equal_pairs"], rel=0.01)
+                assert pairs == pytest.approx(job.labels.equal_pairs, rel=0.01)
 
 
 # Coverage

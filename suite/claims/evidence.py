@@ -180,7 +180,7 @@ class Evidence:
         for own in job.evaluations:
             if own.name == name:
                 return own
-        raise NotTested(f"{dict(job.labels)['series']} is not asked for {name}")
+        raise NotTested(f"{job.labels.series} is not asked for {name}")
 
 
 def plain(model: Model, among: Sequence[Model]) -> bool:
@@ -189,9 +189,9 @@ def plain(model: Model, among: Sequence[Model]) -> bool:
 
 
 def model_of(name: str, jobs: Sequence[Job]) -> Model:
-    labels = dict(jobs[0].labels)
-    setting = frozenset(part for part in str(labels.get("setting") or "").split(", ") if part)
-    return Model(name, labels["series"], labels.get("window"), setting, tuple(jobs))
+    labels = jobs[0].labels
+    setting = frozenset(part for part in labels.setting.split(", ") if part)
+    return Model(name, labels.series, labels.window, setting, tuple(jobs))
 
 
 def paired(model: Model, other: Model) -> list[tuple[Job, Job]]:

@@ -106,12 +106,11 @@ def equal_to(like: Pattern, name: str, length: int, window: int, sigma: float) -
     if name in CONTROLS:
         return equal_edges(name, like, length), control_labels(name, pairs, window)
     if name == "power_law":
-        described = {"series": "Power law", "role": "model", "setting": f"sigma={sigma:g}"}
-        return match(sigma=sigma, window=window), {**described, **labels}
+        return match(sigma=sigma, window=window), {"series": "Power law", "role": "model", "sigma": sigma, **labels}
     if name == "christoffel":
         spec = match(k=length, m=1, window=window)
         word = f"{dict(spec.parameters)['m']}/{length}"
-        return spec, {"series": "Christoffel word", "role": "model", "setting": word, **labels}
+        return spec, {"series": "Christoffel word", "role": "model", "word": word, **labels}
     own = bigbird_shares(pairs / (length * like.layers)) if name == "bigbird" else {}
     return match(**own), {"series": f"{LITERATURE[name]}, equal edges", "role": "neighbour", **labels}
 

@@ -3,16 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
-from lib.config import Evaluation, Items, RunConfig, freeze
+from lib.config import Evaluation, RunConfig
 
 if TYPE_CHECKING:
     from suite.run.browse import Database
     from suite.settings.profiles import Profile
+
+
+# How `Labels.setting` writes the labels that tell models of one series apart, in this order.
+SETTING = {"task": "{}", "depth": "depth {}", "distance": "distance {}", "sigma": "sigma={:g}", "budget": "B={}", "word": "{}",
+           "width": "d_model {}", "theta_lr": "theta rate x{:g}", "other_length": "T={}", "share": "{:g} of the tokens"}
+OF_TEXT = ("sigma", "budget", "word")           # models of a task are told apart by their series instead
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What an experiment calls a job: columns of its table (`COLUMNS`). None: the label does not apply."""
+    series: str = ""
+    role: str = ""
+    base: str | None = None
+    schedule: str | None = None
+    window: int | None = None
+    sigma: float | None = None
+    budget: int | None = None
+    draws: int | None = None
+    word: str | None = None
+    width: int | None = None
+    theta_lr: float | None = None
+    start: str | None = None
+    other_length: int | None = None
+    share: float | None = None
+    task: str | None = None
+    depth: int | None = None
+    distance: int | None = None
+    equal_pairs: float | None = None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The labels that tell a model from others of its series and window; the usual rate of theta goes without saying."""
+        values = {name: getattr(self, name) for name in SETTING if self.task is None or name not in OF_TEXT}
+        usual = {"theta_lr": 1.0, "word": self.word if self.word and self.word in self.series else None}
+        return {name: value for name, value in values.items() if value is not None and value != usual.get(name)}
+
+    @property
+    def setting(self) -> str:
+        """`told` as text, for names in tables and figures."""
+        return ", ".join(SETTING[name].format(value) for name, value in self.told.items())
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The labels that apply, and `setting`, as columns of a table."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"setting": self.setting, **{name: value for name, value in values.items() if value is not None}}
 
 
 @dataclass(frozen=True)
@@ -20,11 +67,11 @@ class Job:
     """A run, what is to be measured of it, and what this experiment's table calls it."""
     run: RunConfig
     evaluations: tuple[Evaluation, ...] = ()
-    labels: Items = ()
+    labels: Labels = Labels()
 
     @classmethod
-    def of(cls, run: RunConfig, *evaluations: Evaluation, **labels: object) -> Job:
-        return cls(run, tuple(evaluations), freeze(labels))
+    def of(cls, run: RunConfig, *evaluations: Evaluation, **labels: Any) -> Job:
+        return cls(run, tuple(evaluations), Labels(**labels))
 
 
 @dataclass(frozen=True)
@@ -63,7 +110,7 @@ COLUMNS: dict[str, str] = {
     "base": "base of the rungs: fibonacci, pow2, matched_pow2",
     "schedule": "schedule of alpha over layers",
     "window": "W of the proposal: distances 0 to W, W + 1 keys",
-    "setting": "other settings of the series that tell rows apart, for instance sigma=0.8 budget=32",
+    "setting": "the labels that tell rows of a series apart, as text (`Labels.setting`), for instance sigma=0.8, B=32",
     "seed": "seed of initialisation and data order",
     "train_length": "tokens of a training window",
     "train_tokens": "training tokens of the run",
@@ -82,7 +129,21 @@ COLUMNS: dict[str, str] = {
     "run_seconds": "wall time of the run's training, seconds",
     "run_tokens_per_s": "training throughput, tokens a second, one CPU thread unless stated",
     "run_peak_memory_mib": "peak resident memory of the training process, MiB",
+    "sigma": "exponent of a power law: q(d) ~ d^-(1 + sigma)",
+    "budget": "keys a query of a power law, itself and the window included",
+    "draws": "draws a query with replacement, where a power law is drawn so",
+    "word": "m/k of a Christoffel word",
+    "width": "d_model, where an experiment varies it",
+    "theta_lr": "rate of theta over the other parameters' rate, of a learned alpha",
+    "start": "where a learned alpha starts: one, or ramp",
+    "other_length": "training length in tokens, where it is not the profile's",
+    "share": "share of a whole run's training tokens, where it is not 1",
+    "task": "what the model was trained for, where that is not text",
+    "depth": "layers of a copy probe's model",
+    "distance": "tokens from a symbol to where it must be copied",
+    "equal_pairs": "attended pairs that a control of equal edges should have",
 }
+WHOLE = ("budget", "draws", "width", "other_length", "depth", "distance")
 
 
 def tidy(experiment: str, jobs: Sequence[Job], database: Database) -> pd.DataFrame:
@@ -98,8 +159,9 @@ def tidy(experiment: str, jobs: Sequence[Job], database: Database) -> pd.DataFra
         family, pairs = counted[asked]
         described = {"experiment": experiment, "pattern": run.pattern.name, "family": family, "seed": run.train.seed,
                      "train_length": run.train.length, "train_tokens": run.train.tokens, "pairs": pairs,
-                     "keys_per_query": pairs / (run.model.layers * run.train.length), **dict(job.labels)}
+                     "keys_per_query": pairs / (run.model.layers * run.train.length), **job.labels.columns}
         frames.append(database.metrics(job).assign(**described))
     table = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-    keys = [c for c in COLUMNS if c not in ("value", "run_seconds", "run_tokens_per_s", "run_peak_memory_mib")]
-    return table.reindex(columns=list(COLUMNS)).sort_values(keys, kind="stable", ignore_index=True)
+    table = table.reindex(columns=list(COLUMNS)).astype(dict.fromkeys(WHOLE, "Int64"))
+    names = list(COLUMNS)
+    return table.sort_values([*names[:names.index("value")], "run"], kind="stable", ignore_index=True)

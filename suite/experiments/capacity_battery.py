@@ -43,7 +43,7 @@ class CapacityBattery(base.Experiment):
             jobs += recipe.controls(parameters.controls, like, seed, (battery,), parameters.window)
             for width in parameters.widths:
                 sized = Recipe(parameters, profile, width=width)
-                jobs += [base.Job.of(sized.run(spec, seed), battery, **labels | {"setting": f"d_model {width}"})
+                jobs += [base.Job.of(sized.run(spec, seed), battery, **labels | {"width": width})
                          for spec, labels in ((DENSE, DENSE_LABELS),
                                               (like, model_labels("fibonacci/linear", parameters.window)))]
         return ordered(jobs + trained_jobs(parameters, recipe))
@@ -64,7 +64,7 @@ def trained_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
                 spec, labels = recipe.scaled(mask, parameters.window), model_labels(mask, parameters.window)
             data = data_of(task, parameters.trained_length)
             jobs += [base.Job.of(tiny.run(spec, data, seed), Evaluation.of("task", count=SEQUENCES, seed=0),
-                                 **labels | {"setting": task}) for seed in parameters.seeds]
+                                 **labels | {"task": task}) for seed in parameters.seeds]
     return jobs
 
 

@@ -42,7 +42,7 @@ class Christoffel(base.Experiment):
         for seed in parameters.seeds:
             for window in parameters.windows:
                 jobs += [base.Job.of(recipe.run(word_spec(word, window), seed), *measures,
-                                     series=f"Christoffel {word}", role="model", window=window) for word in parameters.words]
+                                     **word_labels(word, window)) for word in parameters.words]
                 like = word_spec(parameters.words[-1], window)
                 jobs += recipe.controls(parameters.controls, like, seed, measures, window)
         return ordered(jobs + task_jobs(parameters))
@@ -60,10 +60,14 @@ def word_spec(word: str, window: int = 0) -> PatternSpec:
     return PatternSpec.of("christoffel", m=m, k=k, window=window)
 
 
+def word_labels(word: str, window: int) -> dict[str, Any]:
+    return {"series": f"Christoffel {word}", "role": "model", "window": window, "word": word}
+
+
 def task_jobs(parameters: Parameters) -> list[base.Job]:
     """Models trained directly on long-range tasks, one a mask and window; controls have the pairs of the last word."""
     return [base.Job.of(tiny.run(spec, DataConfig.of(task), seed), Evaluation.of("task", count=SEQUENCES, seed=0),
-                        **labels | {"setting": task})
+                        **labels | {"task": task})
             for tiny in [TinyModel(parameters.task_length, parameters.task_steps)] for task in parameters.tasks
             for window in parameters.task_windows for mask in parameters.task_masks
             for spec, labels in masks(parameters, tiny, mask, window) for seed in parameters.seeds]
@@ -76,5 +80,5 @@ def masks(parameters: Parameters, tiny: TinyModel, mask: str, window: int) -> li
         return [(DENSE, DENSE_LABELS)]
     if mask in CONTROLS:
         return [tiny.control(mask, word_spec(parameters.words[-1], window), window)]
-    return [(word_spec(word, window), {"series": f"Christoffel {word}", "role": "model", "window": window})
+    return [(word_spec(word, window), word_labels(word, window))
             for word in (parameters.words if mask == "words" else parameters.words[-1:])]

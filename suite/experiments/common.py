@@ -103,11 +103,11 @@ class Recipe:
         return spec_of(self.pattern(PatternSpec.of("scaled_base", schedule=schedule, **own)))
 
     def controls(self, names: Sequence[str], like: PatternSpec, seed: int, evaluations: Sequence[Evaluation],
-                 window: int | None = None, setting: str = "") -> list[Job]:
+                 window: int | None = None, **labels: Any) -> list[Job]:
         """The comparators with as many attended pairs as `like` at the training length, within 1 %."""
         pattern = self.pattern(like)
         return [Job.of(self.run(equal_edges(name, pattern, self.length), seed), *evaluations,
-                       **control_labels(name, pattern.pairs(self.length), window, setting)) for name in names]
+                       **control_labels(name, pattern.pairs(self.length), window, **labels)) for name in names]
 
     def perplexity(self, *lengths: int, **parameters: Any) -> tuple[Evaluation, ...]:
         """One evaluation a length (the training length without any), so that experiments share them."""
@@ -145,18 +145,21 @@ def title(model: str) -> str:
     return f"{BASES[base]}, {SCHEDULES[schedule]}"
 
 
-def model_labels(model: str, window: int, setting: str = "") -> dict[str, Any]:
-    """How the table describes `base/schedule` at a window W; what the Fibonacci paper does not propose is a control."""
+def model_labels(model: str, window: int, **labels: Any) -> dict[str, Any]:
+    """How the table describes `base/schedule` at a window W; what the Fibonacci paper does not propose is a control.
+
+    labels: further fields of `Labels`.
+    """
     base, schedule = split_model(model)
     proposed = base == "fibonacci" and schedule not in ("descending", "permuted", "learned_ramp", "blurred_ramp")
+    start = ("ramp" if "ramp" in schedule else "one") if schedule.startswith(("learned", "blurred")) else None
     return {"series": title(model), "role": "model" if proposed else "control", "base": base, "schedule": schedule,
-            "window": window, "setting": setting}
+            "window": window, "start": start, **labels}
 
 
-def control_labels(name: str, equal_pairs: float, window: int | None = None, setting: str = "") -> dict[str, Any]:
-    """`window` is W of the proposal whose edges the control has, `equal_pairs` how many those are."""
-    return {"series": f"{CONTROLS[name]}, equal edges", "role": "control", "setting": setting, "equal_pairs": equal_pairs,
-            **({} if window is None else {"window": window})}
+def control_labels(name: str, equal_pairs: float, window: int | None = None, **labels: Any) -> dict[str, Any]:
+    """How the table describes a control. window: W of the proposal whose edges it has; equal_pairs: how many those are."""
+    return {"series": f"{CONTROLS[name]}, equal edges", "role": "control", "window": window, "equal_pairs": equal_pairs, **labels}
 
 
 DENSE = PatternSpec.of("dense")

@@ -11,6 +11,7 @@ from suite.experiments.common import (SEQUENCES, Recipe, TinyModel, dense_jobs,
                                       model_labels, ordered)
 
 STARTS = {"one": "fibonacci/learned", "ramp": "fibonacci/learned_ramp"}
+PROBE = "copy probe"            # the task's label: the marked copy of two distances
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,11 @@ class LearnedAlpha(base.Experiment):
             for start, theta_lr in [(s, t) for t in parameters.theta_lr for s in parameters.starts]:
                 run = recipe.run(recipe.scaled(STARTS[start], parameters.window), seed, theta_lr=theta_lr)
                 jobs.append(base.Job.of(run, *measure, *of_alpha,
-                                        **model_labels(STARTS[start], parameters.window, rate(theta_lr))))
+                                        **model_labels(STARTS[start], parameters.window, theta_lr=theta_lr)))
             jobs += [base.Job.of(recipe.run(recipe.scaled(model, parameters.window), seed), *measure,
                                  **model_labels(model, parameters.window)) for model in parameters.fixed]
             jobs += recipe.controls(parameters.controls, like, seed, measure, parameters.window)
         return ordered(jobs + probe_jobs(parameters, recipe))
-
-
-def rate(theta_lr: float) -> str:
-    """How a series tells its learning rate of theta; the model's own rate goes without saying."""
-    return "" if theta_lr == 1 else f"theta rate x{theta_lr:g}"
 
 
 def probe_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
@@ -77,9 +73,9 @@ def probe_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
             wanted += [] if blurred else [(parameters.probe_rungs, 1.0)]
             for distances, theta_lr in wanted:
                 data = DataConfig.of("marked_copy", distances=distances)
-                setting = ", ".join(part for part in (f"copy probe, depth {depth}", rate(theta_lr)) if part)
-                jobs += [base.Job.of(tiny.run(spec, data, seed, theta_lr=theta_lr), *measured(spec),
-                                     **model_labels(model, parameters.window, setting)) for seed in parameters.probe_seeds]
+                labels = model_labels(model, parameters.window, task=PROBE, depth=depth, theta_lr=theta_lr)
+                jobs += [base.Job.of(tiny.run(spec, data, seed, theta_lr=theta_lr), *measured(spec), **labels)
+                         for seed in parameters.probe_seeds]
     return jobs
 
 

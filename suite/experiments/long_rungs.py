@@ -44,7 +44,7 @@ class LongRungs(base.Experiment):
 
     def plan(self, parameters, profile):
         require(1.0 in parameters.fractions, "fractions", parameters.fractions, "shares of a run, 1.0 among them")
-        whole = Study(parameters, Recipe(parameters, profile))
+        whole = AtLength(parameters, Recipe(parameters, profile))
         names = ("local", *parameters.families)
         jobs = [job for seed in parameters.seeds for job in whole.jobs(names, seed)]
         jobs += whole.jobs(("dense", *parameters.others), parameters.seeds[0])
@@ -53,13 +53,13 @@ class LongRungs(base.Experiment):
             for share in shares:
                 jobs += whole.jobs(names, seed, share)
             for length in parameters.lengths:
-                other = Study(parameters, Recipe(parameters, profile, tokens_a_window=length))
+                other = AtLength(parameters, Recipe(parameters, profile, tokens_a_window=length))
                 jobs += other.jobs(names, seed, parameters.length_fraction)
         return ordered(jobs + copy_jobs(parameters))
 
 
 @dataclass(frozen=True)
-class Study:
+class AtLength:
     """The models at one training length: their patterns at equal pairs there, with rungs up to that length."""
     parameters: Parameters
     recipe: Recipe
@@ -79,11 +79,10 @@ class Study:
         """A model trained on a share of the tokens; the whole runs at the profile's length are asked for recurrence too."""
         spec, labels = self.described(name)
         at_home = self.recipe.length == self.recipe.profile.train.length
-        settings = [labels.get("setting"), None if at_home else f"T={self.recipe.length}",
-                    None if share == 1.0 else f"{share:g} of the tokens"]
         measures = (*self.own.perplexity(), *([self.recurrence()] if at_home and share == 1.0 else []))
         return base.Job.of(part_of(self.own.run(spec, seed), share), *measures,
-                           **{**labels, "setting": ", ".join(filter(None, settings))})
+                           **labels | {"other_length": None if at_home else self.recipe.length,
+                                       "share": None if share == 1.0 else share})
 
     def described(self, name: str) -> Described:
         if name == "dense":
@@ -129,7 +128,7 @@ def copy_jobs(parameters: Parameters) -> list[base.Job]:
         for mask in parameters.copy_masks:
             spec, labels = copy_mask(mask, tiny, parameters)
             jobs += [base.Job.of(tiny.run(spec, data, seed), Evaluation.of("task", count=256, seed=0),
-                                 **{**labels, "setting": f"copying, distance {distance}"}) for seed in parameters.sweep_seeds]
+                                 **labels | {"task": "copying", "distance": distance}) for seed in parameters.sweep_seeds]
     return jobs
 
 

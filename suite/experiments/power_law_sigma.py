@@ -40,13 +40,14 @@ class PowerLawSigma(base.Experiment):
         for seed in parameters.seeds:
             for budget in parameters.budgets:
                 jobs += [base.Job.of(recipe.run(power_law(sigma, budget, parameters.radius), seed), *measures,
-                                     series="Power law", role="model", setting=f"sigma={sigma:g}, B={budget}")
+                                     series="Power law", role="model", sigma=float(sigma), budget=budget)
                          for sigma in parameters.sigmas]
-                jobs += [base.Job.of(recipe.run(drawn(sigma, budget, parameters.radius, recipe.length), seed), *measures,
-                                     series="Power law, draws", role="model", setting=f"sigma={sigma:g}, B={budget}")
-                         for sigma in parameters.draws_sigmas]
+                for sigma in parameters.draws_sigmas:
+                    spec = drawn(sigma, budget, parameters.radius, recipe.length)
+                    jobs.append(base.Job.of(recipe.run(spec, seed), *measures, series="Power law, draws", role="model",
+                                            sigma=float(sigma), budget=budget, draws=dict(spec.parameters)["draws"]))
                 like = power_law(parameters.sigmas[0], budget, parameters.radius)
-                jobs += recipe.controls(parameters.controls, like, seed, measures, setting=f"B={budget}")
+                jobs += recipe.controls(parameters.controls, like, seed, measures, budget=budget)
         return ordered(jobs)
 
 

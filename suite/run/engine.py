@@ -51,8 +51,7 @@ class Task:
 
 def label(job: Job) -> str:
     """What the display calls a run: its series (or pattern), setting and seed."""
-    labels = dict(job.labels)
-    parts = [str(labels.get("series") or job.run.pattern.name), str(labels.get("setting", "")), f"seed {job.run.train.seed}"]
+    parts = [job.labels.series or job.run.pattern.name, job.labels.setting, f"seed {job.run.train.seed}"]
     return ", ".join(part for part in parts if part)
 
 

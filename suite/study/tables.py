@@ -31,8 +31,8 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
 
 def job_names(jobs: Sequence[Any]) -> list[str]:
     """The names that the rows of these jobs have in the table."""
-    labels = [dict(job.labels) for job in jobs]
-    return unique_names([(own["series"], own.get("window", -1), own.get("setting", "")) for own in labels])
+    labels = [job.labels for job in jobs]
+    return unique_names([(own.series, -1 if own.window is None else own.window, own.setting) for own in labels])
 
 
 def select(runs: pd.DataFrame, measure: str, **where: Any) -> pd.DataFrame:
@@ -88,11 +88,11 @@ def plan_table(jobs: Sequence[Any], names: Sequence[str]) -> pd.DataFrame:
     from lib.patterns import build
     rows = []
     for job, name in zip(jobs, names, strict=True):
-        run, labels = job.run, dict(job.labels)
+        run, labels = job.run, job.labels
         pattern = build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
         pairs = pattern.pairs(run.train.length)
-        rows.append({"model": name, "role": labels.get("role", ""), "pattern": run.pattern.name, "seed": run.train.seed,
-                     "pairs": round(pairs), "equal to": labels.get("equal_pairs", float("nan")),
+        rows.append({"model": name, "role": labels.role, "pattern": run.pattern.name, "seed": run.train.seed,
+                     "pairs": round(pairs), "equal to": float("nan") if labels.equal_pairs is None else labels.equal_pairs,
                      "keys a query": round(pairs / run.model.layers / run.train.length, 2), "tokens": run.train.tokens})
     return pd.DataFrame(rows)
 

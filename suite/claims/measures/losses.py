@@ -172,8 +172,8 @@ def every(evidence: Evidence, series: str) -> list[Model]:
     """The models of a series, or those of a group: the Fibonacci paper's sparse models that are trained here."""
     if series != "the paper's sparse models":
         return evidence.find(series)
-    found = [m for m in evidence.models if dict(m.jobs[0].labels).get("base") in ("fibonacci", "pow2") and not m.setting
-             and dict(m.jobs[0].labels)["schedule"] in ("fixed", "linear", "coprime", "learned")]
+    found = [m for m in evidence.models if m.jobs[0].labels.base in ("fibonacci", "pow2") and not m.setting
+             and m.jobs[0].labels.schedule in ("fixed", "linear", "coprime", "learned")]
     if not found:
         raise NotTested(f"profile {evidence.profile.name} trains none of {series} in notebook {evidence.notebook}")
     return found

@@ -46,7 +46,7 @@ def alphas(evidence: Evidence, job: Job) -> list[float]:
     rows = evidence.metrics(job)
     rows = rows[(rows["measure"] == "alpha") & rows["step"].isna()].sort_values("layer")
     if rows.empty:
-        raise NotTested(f"{dict(job.labels)['series']} is not asked for its alphas")
+        raise NotTested(f"{job.labels.series} is not asked for its alphas")
     return rows["value"].tolist()
 
 

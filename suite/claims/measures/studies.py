@@ -96,7 +96,7 @@ def copy_gain(evidence: Evidence, *, series: str) -> Found:
     longest = max(distances)
     found: Interval = accuracy_difference(copied[series, longest], copied[LOCAL, longest])
     jobs = tuple(job for job in evidence.jobs if job.run.data.source != "text" and long_rungs.series(job) in (series, LOCAL)
-                 and dict(job.labels)["setting"].endswith(f" {longest}"))
+                 and job.labels.distance == longest)
     return Found((Part(f"Accuracy of {series} minus local window, copying over {longest} tokens", found),), found.seeds, jobs)
 
 

@@ -177,7 +177,7 @@ def say_answer(tables: Mapping[int, pd.DataFrame], roles: Mapping[str, str], ref
 def sparse(jobs: Sequence[Any]) -> dict[str, Pattern]:
     """Each sparse model's pattern by its name."""
     return {name: stack_of(job.run) for name, job in zip(job_names(jobs), jobs, strict=True)
-            if dict(job.labels)["role"] != "baseline"}
+            if job.labels.role != "baseline"}
 
 
 def say_cost(table: pd.DataFrame) -> str:

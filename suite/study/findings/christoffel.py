@@ -104,7 +104,7 @@ def stack_reach(patterns: Mapping[str, Pattern], length: int) -> pd.DataFrame:
 
 def names_at(losses: Losses, window: int) -> list[str]:
     """The models with a window W beside word or control, and dense."""
-    return [name for name, jobs in losses.jobs.items() if dict(jobs[0].labels).get("window", window) == window]
+    return [name for name, jobs in losses.jobs.items() if jobs[0].labels.window in (None, window)]
 
 
 def controls_at(patterns: Mapping[str, Pattern], window: int) -> dict[str, Pattern]:

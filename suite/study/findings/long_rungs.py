@@ -56,7 +56,7 @@ def say_coverage(table: pd.DataFrame, length: int) -> str:
 def stacks(jobs: Sequence[Job], length: int) -> dict[str, Pattern]:
     """Patterns at one training length whose distances are the same for every query, the local window first."""
     text = [job for job in jobs if job.run.data.source == "text" and job.run.train.length == length]
-    found = {series(job): stack_of(job.run) for job in text if dict(job.labels)["role"] != "baseline"}
+    found = {series(job): stack_of(job.run) for job in text if job.labels.role != "baseline"}
     return {name: found[name] for name in sorted(found, key=lambda name: name != LOCAL)
             if not isinstance(found[name].plan(0, length), EdgeTable)}
 
@@ -79,7 +79,7 @@ def swept(jobs: Sequence[Job], length: int) -> list[str]:
 
 
 def series(job: Job) -> str:
-    return dict(job.labels)["series"]
+    return job.labels.series
 
 
 def pairs(jobs: Sequence[Job], name: str, length: int | None = None) -> list[Pair]:
@@ -283,7 +283,7 @@ def copied(jobs: Sequence[Job], database: Any) -> dict[tuple[str, int], np.ndarr
         if job.run.data.source != "text":
             length, evaluation = job.run.train.length, job.evaluations[0]
             right, count = (database.array(job, evaluation, f"{kind}.copying.{length}") for kind in ("correct", "count"))
-            distance = int(dict(job.labels)["setting"].rpartition(" ")[2])
+            distance = job.labels.distance
             found.setdefault((series(job), distance), []).append(right[count > 0] / count[count > 0])
     return {key: np.stack(rows) for key, rows in found.items()}
 
