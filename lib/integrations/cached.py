@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from lib.attention.call import CACHE
 from lib.attention.rows import arithmetic

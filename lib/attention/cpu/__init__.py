@@ -8,7 +8,6 @@ import torch
 
 from lib.attention.call import Call
 from lib.attention.rows import arithmetic
-from lib.patterns.base import SoftWindow
 
 
 class Cpu:
