@@ -19,14 +19,6 @@ from suite.study import graph
 PAPER = build("scaled_base", schedule="linear", window=8, layers=16)
 
 
-def reach_by_matrix(pattern, length, depth):
-    """Boolean [T, T] after `depth` layers, by matrix products of the oracle masks."""
-    reach = np.eye(length, dtype=bool)
-    for n in range(depth):
-        reach = (pattern.mask(n % pattern.layers, length).any(0).astype(int) @ reach.astype(int)) > 0
-    return reach
-
-
 PATTERNS = [PAPER, build("local", window=2, layers=3), build("power_law", budget=12, layers=3),
             build("sparse_fixed", block=5, layers=2), build("streaming_sinks", window=2, sinks=2),
             build("longnet", segment=4, heads=3), build("christoffel", m=3, k=8, causal=False),
@@ -34,25 +26,17 @@ PATTERNS = [PAPER, build("local", window=2, layers=3), build("power_law", budget
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: p.name)
-def test_when_edges_are_listed_then_they_are_those_of_the_oracle(pattern):
-    for layer in range(min(pattern.layers, 3)):
-        i, j = graph.edges(pattern, layer, 41)
-        mask = np.zeros((41, 41), bool)
-        mask[i, j] = True
-        assert np.array_equal(mask, pattern.mask(layer, 41).any(0)) and len(i) == mask.sum()
-        i, j = mask.nonzero()
-        assert graph.layer_distances(pattern, layer, 41) == tuple(sorted(set(i - j)))
-
-
-@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: p.name)
-def test_when_layers_are_stacked_then_reach_equals_matrix_products(pattern):
+def test_when_edges_are_listed_and_layers_stacked_then_they_are_those_of_the_oracle(pattern):
     T, depth = 41, 5
+    reach = np.eye(T, dtype=bool)
     shares = graph.reach_by_depth(pattern, T, depth)
-    total = T * (T + 1) / 2 if pattern.causal else T * T
-    assert shares == pytest.approx([reach_by_matrix(pattern, T, n + 1).sum() / total for n in range(depth)])
-    needed = graph.layers_to_connect(pattern, T)
-    if needed is not None:
-        assert reach_by_matrix(pattern, T, needed).sum() == total > reach_by_matrix(pattern, T, needed - 1).sum()
+    for layer in range(depth):
+        mask = pattern.mask(layer % pattern.layers, T).any(0)
+        i, j = graph.edges(pattern, layer % pattern.layers, T)
+        assert sorted(zip(i, j, strict=True)) == list(zip(*mask.nonzero(), strict=True))
+        assert graph.layer_distances(pattern, layer % pattern.layers, T) == tuple(sorted(set(i - j)))
+        reach = mask.astype(int) @ reach > 0
+        assert shares[layer] == pytest.approx(reach.sum() / (T * (T + 1) / 2 if pattern.causal else T * T))
 
 
 def test_when_the_16_layer_stack_is_united_then_it_has_133_distances():
@@ -89,10 +73,9 @@ def test_when_distances_are_summed_then_reach_equals_brute_force(steps, limit):
 
 def test_when_the_pattern_is_a_plain_stride_then_classes_never_meet():
     stride = build("strided", stride=8)
-    assert graph.separate_classes(graph.layer_distances(stride, 0, 512)) == 8
-    assert graph.layers_to_connect(stride, 100) is None and graph.diameter(stride, 0, 100) is None
-    assert graph.spectral_gap(stride, 0, 100) == 0.0
-    assert graph.separate_classes(graph.layer_distances(build("strided", stride=8, window=1), 0, 512)) == 1
+    assert graph.diameter(stride, 0, 100) is None and graph.spectral_gap(stride, 0, 100) == 0.0
+    assert graph.reach_by_depth(stride, 100, 60)[-1] < 0.2
+    assert graph.reach_by_depth(build("strided", stride=8, window=1), 100, 60)[-1] == 1.0
 
 
 @pytest.mark.filterwarnings("ignore:christoffel")
@@ -103,18 +86,11 @@ def test_when_m_and_k_share_a_factor_then_all_offsets_are_in_one_residue_class()
     assert (graph.residues(coprime, 8) > 0).all()
 
 
-def test_when_offsets_are_counted_then_the_histogram_is_that_of_the_masks():
-    pattern = build("power_law", budget=12, layers=3)
-    i, j = np.indices((60, 60))
-    expected = sum(np.bincount((i - j)[pattern.mask(layer, 60)[0]], minlength=60) for layer in range(3))
-    assert np.array_equal(graph.offset_histogram(pattern, 60), expected)
-    assert graph.offset_histogram(build("local", window=2), 10).tolist() == [10, 9, 8] + [0] * 7
-
-
 @pytest.mark.parametrize("window, length, hops", [(1, 10, 9), (3, 10, 3), (4, 41, 10), (9, 10, 1), (5, 1, 0)])
 def test_when_the_window_is_local_then_diameter_and_depth_are_the_ceiling(window, length, hops):
-    assert graph.diameter(build("local", window=window), 0, length) == hops
-    assert graph.layers_to_connect(build("local", window=window), length) == hops
+    local = build("local", window=window)
+    assert graph.diameter(local, 0, length) == hops
+    assert (graph.reach_by_depth(local, length, hops + 1) == 1.0).tolist() == [n >= hops for n in range(1, hops + 2)]
 
 
 def test_when_the_graph_is_known_then_so_is_its_spectral_gap():

@@ -1,4 +1,4 @@
-"""Figures: drawn from made-up tables, each with what it must have; colours that stay with their family."""
+"""Figures: what is drawn is what the table says, what does not fit is written out, colours stay with their family."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 
 from lib.patterns import build, names
 from suite.study import figures as plots
@@ -17,33 +16,44 @@ from suite.study import gallery
 
 MODELS = ["Dense", "Fibonacci, fixed", "Fibonacci, linear ramp", "Local window, equal edges", "Power law, sigma=0.5, B=32",
           "Power law, sigma=1.2, B=32", "Christoffel 31/256", "Christoffel 32/256", "Dense, rope=yarn"]
-SUMMARY = pd.DataFrame({"pairs": np.geomspace(1e4, 1e5, 9), "mean": np.linspace(20, 30, 9), "docs": 1.0, "code": 2.0},
-                       index=MODELS)
-RANGES = pd.DataFrame({"estimate": [0.1, 0.4], "low": [0.0, 0.3], "high": [0.2, 0.5], "group": ["a", "b"]},
-                      index=["Dense", "Christoffel 31/256"])
+SUMMARY = pd.DataFrame({"pairs": np.geomspace(1e4, 1e5, 9), "mean": np.linspace(20, 30, 9)}, index=MODELS)
 LINES = pd.DataFrame(np.random.default_rng(0).random((4, 9)) + 1, index=[0, 8, 64, 256], columns=MODELS)
-ALPHAS = {f"model {n}, long": pd.DataFrame(np.ones((3, 4)), index=[0, 5, 10]) for n in range(4)}
-PATTERNS = {"Fibonacci, linear ramp": build("scaled_base", layers=4, schedule="linear", window=2, rungs=8),
+ROLES = pd.DataFrame({"role": ["model", "neighbour", "baseline"], "at 1": [2.0, 3.0, 4.0], "at 4": [2.5, 3.0, 40.0]},
+                     index=["a", "b", "c"])
+PATTERNS = {"ramp": build("scaled_base", layers=4, schedule="linear", window=2, rungs=8),
             "Power law": build("power_law", layers=4, window=2, budget=6),
             "learned": build("learned", layers=4, window=2, rungs=8)}
+
+
+def ranges(**estimates: float) -> pd.DataFrame:
+    table = pd.Series(estimates, name="estimate").to_frame()
+    return table.assign(low=table["estimate"] - 0.1, high=table["estimate"] + 0.2)
+
+
+def texts(axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def entries(fig) -> list[str]:
+    return [text.get_text() for text in fig.legends[0].get_texts()]
+
+
+def spans(axes, across: int = 0) -> dict[float, list[float]]:
+    """Ends of the drawn intervals by their row (across 0), or by their place on the x axis (across 1)."""
+    segments = [segment for bars in axes.collections for segment in bars.get_segments() if not np.isnan(segment).any()]
+    return {round(float(s[0, 1 - across]), 2): sorted(np.round(s[:, across], 3).tolist()) for s in segments}
+
 
 FIGURES = {
     "lines": lambda: plots.lines(LINES, x="x", y="y", log_x=True, log_y=True, mark=(64, "here"), zero=True,
                                  ticks=[0, 64, 64], levels={"Dense": 1.5}),
+    "panels of lines": lambda: plots.lines({"one": LINES.iloc[1:], "two": LINES.iloc[1:, :3]}, x="x", y="y", log_x=True),
     "against_pairs": lambda: plots.against_pairs(SUMMARY),
-    "ranking": lambda: plots.ranking(SUMMARY, ["docs", "code"]),
-    "ranges": lambda: plots.ranges(RANGES, x="accuracy", marks={"a": 0.1, "b": 0.2}),
-    "ranges without groups": lambda: plots.ranges(RANGES.drop(columns="group"), x="x", zero=True),
-    "band": lambda: plots.band({"here": RANGES.drop(columns="group").set_axis([0, 8])}, x="x", y="y"),
-    "alpha_paths": lambda: plots.alpha_paths(ALPHAS),
-    "panels": lambda: plots.panels({"one": LINES.iloc[1:], "two": LINES.iloc[1:, :3]}, x="x", y="y", log_y=True,
-                                   ticks=[8, 256]),
-    "cells": lambda: plots.cells(pd.DataFrame(np.eye(3)), title="t", digits=3),
-    "bars": lambda: plots.bars({"Christoffel 31/256": pd.Series([1, 2]), "Local window, equal edges": pd.Series([3, 4])},
-                               x="x", y="y"),
-    "masks": lambda: gallery.masks(PATTERNS, 32, layer=-1, head=-1),
+    "points without intervals": lambda: plots.intervals(SUMMARY[["mean"]].set_axis(["estimate"], axis=1), x="perplexity"),
+    "alpha_paths": lambda: plots.alpha_paths({f"model {n}": pd.DataFrame(np.ones((3, 4)), [0, 5, 10]) for n in range(4)}),
+    "cells": lambda: plots.cells(pd.DataFrame(np.eye(3)), title="t", x="distance", digits=3),
+    "bars": lambda: plots.bars({"Christoffel 31/256": pd.Series([1, 2]), "Dense": pd.Series([3, 4])}, x="x", y="y"),
     "everything": lambda: gallery.everything(32),
-    "stack": lambda: gallery.stack(PATTERNS, 32, window=2),
     "offsets": lambda: gallery.offsets(PATTERNS, 32),
     "sequence": lambda: gallery.sequence(np.arange(10), np.where(np.arange(10) > 7, 3, -100)),
 }
@@ -52,42 +62,114 @@ FIGURES = {
 @pytest.mark.parametrize("name", FIGURES)
 def test_when_a_figure_is_asked_for_then_it_is_drawn_and_pyplot_does_not_know_it(name):
     figure = FIGURES[name]()
-    assert isinstance(figure, Figure) and figure.axes
     content = io.BytesIO()
     figure.savefig(content, format="png")
-    assert content.getbuffer().nbytes > 2000
-    assert pyplot.get_fignums() == []
-    assert all(axes.get_xlabel() or not axes.get_visible() or name in ("cells", "masks", "everything", "stack", "bars")
-               for axes in figure.axes), "an axis without a name"
+    assert content.getbuffer().nbytes > 2000 and pyplot.get_fignums() == []
+    assert name == "everything" or figure.get_supxlabel() or all(
+        axes.get_xlabel() for axes in figure.axes if axes.get_visible()), "an axis without a name"
 
 
-def test_when_lines_are_drawn_then_their_values_are_the_tables():
-    axes = plots.lines(LINES, x="x", y="y").axes[0]
-    drawn = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
-    assert set(drawn) == set(MODELS)
-    assert all(np.array_equal(drawn[name], LINES[name]) for name in MODELS)
-
-
-def test_when_values_are_missing_then_the_line_skips_them_and_draws_no_zero():
+def test_when_lines_are_drawn_then_their_values_are_the_tables_and_missing_ones_are_skipped():
     table = LINES.copy()
     table.loc[8, "Dense"] = np.nan
-    line = next(line for line in plots.lines(table, x="x", y="y").axes[0].get_lines() if line.get_label() == "Dense")
-    assert len(line.get_ydata()) == 3 and 0 not in line.get_ydata()
+    drawn = {line.get_label(): line.get_ydata() for line in plots.lines(table, x="x", y="y").axes[0].get_lines()}
+    assert set(drawn) == set(MODELS)
+    assert all(np.array_equal(drawn[name], table[name].dropna()) for name in MODELS)
 
 
-def test_when_ranges_are_drawn_then_bars_end_at_their_bounds_and_names_are_in_order():
-    axes = plots.ranges(RANGES.drop(columns="group"), x="x").axes[0]
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["Christoffel 31/256", "Dense"]        # first row on top
-    drawn = {line.get_ydata()[0]: list(line.get_xdata()) for line in axes.get_lines()}
-    assert drawn == {1: [0.0, 0.2], 0: [0.3, 0.5]}
+def test_when_an_axis_counts_tokens_then_its_ticks_are_few_and_plain():
+    table = pd.DataFrame({"Dense": [1.0, 2.0]}, index=[16_384_000, 425_984_000])       # with its margins up to 500 M
+    fig = plots.lines({"published": table, "here": table}, x="tokens", y="perplexity", log_x=True)
+    fig.canvas.draw()
+    axis = fig.axes[0].xaxis
+    shown = [label.get_text() for label in axis.get_ticklabels(which="both") if label.get_text()]
+    low, high = axis.get_view_interval()
+    ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+    within = [label.get_text() for tick, label in ticks if low <= tick <= high]
+    assert within == ["20M", "50M", "100M", "200M", "500M"] and set(shown) >= set(within)
+    assert not [text for text in shown if "10^" in text or "mathdefault" in text]
 
 
-def test_when_panels_list_names_in_other_orders_then_each_stands_in_its_own_row():
-    table = pd.concat([RANGES.assign(group="a"), RANGES.iloc[::-1].assign(group="b")])
-    left, right = plots.ranges(table, x="x").axes
-    rows = [{line.get_ydata()[0]: list(line.get_xdata()) for line in axes.get_lines()} for axes in (left, right)]
-    assert rows[0] == rows[1] == {1: [0.0, 0.2], 0: [0.3, 0.5]}
+def test_when_numbers_are_large_then_they_are_short():
+    numbers = {64: "64", 1024: "1024", 25_000: "25k", 263_168: "263k", 1.2e9: "1.2G", 3e12: "3T", 0.5: "0.5"}
+    assert {value: plots.short(value) for value in numbers} == numbers
 
+
+# Intervals
+
+def test_when_intervals_are_rows_then_they_end_at_their_bounds_and_every_panel_has_the_rows_of_the_first():
+    table = ranges(Dense=0.1, Christoffel=0.4)
+    panels = pd.concat([table.assign(group="a"), table.iloc[::-1].assign(group="b")])
+    fig = plots.intervals(panels, x="accuracy", chance={"a": 0.1, "b": 0.2})
+    assert [text.get_text() for text in fig.axes[0].get_yticklabels()] == ["Christoffel", "Dense"]      # the first is on top
+    for axes, level in zip(fig.axes, (0.1, 0.2), strict=True):
+        assert spans(axes) == {1.0: [0.0, 0.3], 0.0: [0.3, 0.6]}
+        assert [list(line.get_xdata()) for line in axes.get_lines() if line.get_label() == "chance"] == [[level, level]]
+    assert entries(fig) == ["chance"]
+    same = plots.intervals({"a": table, "b": table.iloc[::-1]}, x="x", zero=True)
+    assert [spans(axes) for axes in same.axes] == [spans(axes) for axes in fig.axes]
+
+
+def test_when_one_difference_is_far_beyond_the_others_then_it_is_written_at_the_edge():
+    table = ranges(a=-9.0, b=-0.02, c=0.01, d=0.03)
+    fig = plots.intervals({"64": table, "256": table.loc[["d", "c", "b", "a"]]}, x="nats", limit=3)
+    for axes in fig.axes:
+        assert texts(axes) == ["-9.00"] and axes.texts[0].xy[1] == 3 and -1 < axes.get_xlim()[0] < -0.1
+        assert spans(axes) == {2.0: [-0.12, 0.18], 1.0: [-0.09, 0.21], 0.0: [-0.07, 0.23]}
+
+
+def test_when_intervals_are_lines_then_bins_stay_in_order_and_each_panel_has_its_own():
+    table = ranges(**{"0-12": 0.1, "13-24": -0.1, "first time": 0.0})
+    fig = plots.intervals({"all": {"Dense": table, "Power law": table}, "copy": {"Dense": table.iloc[:2]}}, x="d", y="nats",
+                          places={"one window": 0.5}, zero=True)
+    ticks = [[label.get_text() for label in axes.get_xticklabels()] for axes in fig.axes]
+    assert ticks == [["0-12", "13-24", "first time"], ["0-12", "13-24"]] and entries(fig) == ["Dense", "Power law"]
+    assert all(texts(axes) == ["one window"] for axes in fig.axes)
+    assert spans(fig.axes[1], across=1) == {0.0: [0.0, 0.3], 1.0: [-0.2, 0.1]}
+    assert sorted(spans(fig.axes[0], across=1)) == [-0.06, 0.06, 0.94, 1.06, 1.94, 2.06]        # side by side
+
+
+def test_when_lines_run_over_numbers_then_the_ticks_are_the_numbers_of_all():
+    late, early = (ranges(a=1.0, b=0.9).set_index(pd.Index(at)) for at in ([24, 96], [6, 24]))
+    fig = plots.intervals({"Dense": late, "Power law": early}, x="d", y="accuracy", chance=0.03)
+    assert [label.get_text() for label in fig.axes[0].get_xticklabels()] == ["6", "24", "96"]
+    assert sorted(entries(fig)) == ["Dense", "Power law", "chance"]
+
+
+def test_when_no_line_is_fitted_then_the_points_stand_alone_and_else_the_band_is_there():
+    points, line = ranges(a=0.02, b=0.01).assign(tokens=[1e6, 2e6]), ranges(a=0.02, b=-0.1).set_index(pd.Index([1e6, 4e8]))
+    curves = pd.DataFrame({"seed 1": [0.1, 0.0]}, index=[1e6, 2e6])
+    fitted, alone = (entries(plots.trend(points, own, curves, y="y", mark=(4e8, "the paper's tokens")))
+                     for own in (line, pd.DataFrame()))
+    assert {"whole runs", "logged inside the runs", "the paper's tokens"} <= set(alone) <= set(fitted)
+    assert "line in log tokens" in fitted and "line in log tokens" not in alone
+
+
+# Many patterns
+
+def test_when_models_are_ranked_then_the_first_is_on_top_and_each_length_has_its_mark():
+    fig = plots.dumbbells(ROLES, ["at 1", "at 4"], x="perplexity")
+    assert [label.get_text() for label in fig.axes[0].get_yticklabels()] == ["c", "b", "a"]
+    marks = sorted(tuple(mark.get_offsets()[0]) for mark in fig.axes[0].collections)
+    assert marks == sorted([(2.0, 2), (2.5, 2), (3.0, 1), (3.0, 1), (4.0, 0), (40.0, 0)])
+    assert entries(fig) == ["proposal", "literature", "dense", "at 1", "at 4"]
+
+
+def test_when_differences_are_cells_then_they_hold_the_numbers_and_mark_the_certain_ones():
+    cells = pd.DataFrame({"docs": [(-0.02, True), (0.01, False)], "code": [(0.0, False), (0.3, True)]}, index=["a", "b"])
+    words = texts(plots.difference_cells(cells).axes[0])
+    assert [word.strip() for word in words] == ["-0.020 •", "+0.000", "+0.010", "+0.300 •"]
+
+
+@pytest.mark.parametrize("hops", [[1.0, 50.0, np.inf], [1.0, 2.0, 3.0]])
+def test_when_properties_are_drawn_then_infinite_ones_have_no_mark_and_wide_ones_a_log_axis(hops):
+    fig = plots.scatters(ROLES[["role"]].assign(hops=hops, rank=[1.0, 2.0, 3.0]), "rank")
+    drawn, = (mark.get_offsets().tolist() for mark in fig.axes[0].collections)
+    assert drawn == [[hop, rank] for hop, rank in zip(hops, (1.0, 2.0, 3.0), strict=True) if np.isfinite(hop)]
+    assert fig.axes[0].get_xscale() == ("log" if 50.0 in hops else "linear") and fig.get_supylabel() == "rank"
+
+
+# Looks
 
 def test_when_models_are_of_one_family_then_they_keep_its_colour_everywhere():
     assert plots.look("Local window, equal edges, W=6").color == plots.look("Local window, W=64").color == plots.GREY
@@ -99,8 +181,7 @@ def test_when_models_are_of_one_family_then_they_keep_its_colour_everywhere():
 def test_when_several_share_a_figure_then_no_two_look_alike():
     crowd = [*MODELS, "Power law, sigma=0.7, B=32", "Power law, sigma=0.85, B=32",
              *(f"Fibonacci, linear ramp, W={w}" for w in (6, 8, 10, 12))]
-    shown = plots.looks(crowd)
-    assert len({(look.color, look.marker, look.dash) for look in shown.values()}) == len(crowd)
+    assert len({(look.color, look.marker, look.dash) for look in plots.looks(crowd).values()}) == len(crowd)
 
 
 # Machado, Oliveira and Fernandes (2009), severity 1: what a viewer without one kind of cone sees, in linear RGB
@@ -118,33 +199,16 @@ def test_when_colours_are_seen_with_fewer_cones_then_those_of_different_families
     assert min(np.linalg.norm(a - b) for at, a in enumerate(colours) for b in colours[:at]) > 0.15
 
 
-def test_when_numbers_are_large_then_they_are_short():
-    numbers = {64: "64", 1024: "1024", 25_000: "25k", 263_168: "263k", 1.2e9: "1.2G", 3e12: "3T", 0.5: "0.5"}
-    assert {value: plots.short(value) for value in numbers} == numbers
-
+# Pictures of patterns
 
 def test_when_a_gallery_is_drawn_then_every_pattern_is_in_it_and_dark_where_it_attends():
     titles = {axes.get_title().splitlines()[0] for axes in gallery.everything(32).axes if axes.get_visible()}
     assert titles == set(names())
-    picture = gallery.masks({"ramp": PATTERNS["Fibonacci, linear ramp"]}, 32).axes[0].get_images()[0].get_array()
-    assert np.array_equal(picture.astype(bool), PATTERNS["Fibonacci, linear ramp"].mask(0, 32)[0])
+    picture = gallery.masks({"ramp": PATTERNS["ramp"]}, 32, layer=1).axes[0].get_images()[0].get_array()
+    assert np.array_equal(picture.astype(bool), PATTERNS["ramp"].mask(1, 32)[0])
 
 
 def test_when_a_stack_is_drawn_then_each_layer_shows_its_distances():
-    pattern = PATTERNS["Fibonacci, linear ramp"]
-    axes = gallery.stack({"ramp": pattern}, 32, window=2).axes[0]
+    axes = gallery.stack(PATTERNS, 32, window=2).axes[0]
     points = {(int(x), int(y)) for cloud in axes.collections for x, y in cloud.get_offsets()}
-    assert points == {(d, layer) for layer in range(4) for d in pattern.plan(layer, 32).distances if d > 0}
-
-
-def test_when_an_axis_counts_tokens_then_its_ticks_are_few_and_plain():
-    table = pd.DataFrame({"Dense": [1.0, 2.0]}, index=[16_384_000, 425_984_000])       # with its margins up to 500 M
-    fig = plots.panels({"published": table, "here": table}, x="tokens", y="perplexity")
-    fig.canvas.draw()
-    axis = fig.axes[0].xaxis
-    shown = [label.get_text() for label in axis.get_ticklabels(which="both") if label.get_text()]
-    low, high = axis.get_view_interval()
-    within = [text for tick, text in zip(axis.get_majorticklocs(), [label.get_text() for label in axis.get_majorticklabels()],
-                                         strict=True) if low <= tick <= high]
-    assert within == ["20M", "50M", "100M", "200M", "500M"] and set(shown) >= set(within)
-    assert not [text for text in shown if "10^" in text or "mathdefault" in text]
+    assert points == {(d, layer) for layer in range(4) for d in PATTERNS["ramp"].plan(layer, 32).distances if d > 0}

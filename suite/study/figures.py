@@ -1,13 +1,15 @@
 """Figures of results, in one style. A family of patterns keeps its colour everywhere, and colours suit colour-blind readers.
 
+`lines` draws values over a number, `intervals` everything that has an interval, the others one kind of table each.
 Every function returns a matplotlib `Figure` that pyplot does not know, so that a notebook shows it once: by `nb.show`.
+Pictures of patterns (masks, distances) are in `suite.study.gallery`.
 """
 
 from __future__ import annotations
 
 import functools
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +25,7 @@ STYLE = {
     "axes.axisbelow": True, "lines.linewidth": 1.6, "lines.markersize": 4.5, "figure.dpi": 110, "savefig.dpi": 150,
     "image.cmap": "cividis",
 }
-WIDTH = 7.2          # inches: the width of a page's text
+WIDTH = 7.2                            # inches: the width of a page's text
 
 # Okabe and Ito's colours, dealt out by family: Fibonacci blue and green, powers of two yellow, power law vermilion,
 # Christoffel purple, comparators black and grey.
@@ -31,6 +33,10 @@ BLACK, GREY, LIGHT = "#000000", "#6e6e6e", "#a3a3a3"
 SKY, BLUE, NAVY, GREEN, TEAL = "#56b4e9", "#0072b2", "#003f63", "#009e73", "#00614a"
 AMBER, VERMILION, PURPLE, BROWN = "#e69f00", "#d55e00", "#cc79a7", "#8c6d46"
 FAMILIES = {"scaled-base": BLUE, "power-law": VERMILION, "christoffel": PURPLE, "literature": BROWN, "comparator": GREY}
+
+# What a table's `role` is called and coloured.
+ROLES = {"model": ("proposal", BLUE), "control": ("control", GREY), "neighbour": ("literature", BROWN),
+         "baseline": ("dense", BLACK)}
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ LOOKS = {
 SHADES = {"Power law": ("#f4a582", VERMILION, "#8a3d00", "#e8762c", "#5c2900", "#f9c6ae"),
           "Christoffel": (PURPLE, "#7a3f60", "#e3aecb", "#54243f")}
 OTHERS = (BROWN, "#b8945a", "#5c4327", "#d0b892")      # series without a look of their own
-MARKERS = "ovD^sP"
+MARKERS, DASHES = "ovD^sP", ("-", "--", ":", "-.")
 
 
 def look(name: str) -> Look:
@@ -69,20 +75,18 @@ def look(name: str) -> Look:
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Looks of several series in one figure; those that would look alike get shades of their family and other markers."""
-    names = list(names)
-    found: dict[str, Look] = {}
+    """Looks of several series in one figure; series of one look get shades of their family and other markers."""
+    shown: dict[str, Look] = {}
     for name in names:
-        own = look(name)
-        alike = [other for other in found if look(other) == own]
-        alone = OTHERS if own.color == BROWN else (own.color,)
-        shades = next((shade for start, shade in SHADES.items() if name.startswith(start)), alone)
-        if not alike and shades[0] == own.color:
-            found[name] = own
+        first = look(name)
+        alike = sum(look(other) == first for other in shown)
+        shades = next((shades for start, shades in SHADES.items() if name.startswith(start)),
+                      OTHERS if first.color == BROWN else (first.color,))
+        if not alike and shades[0] == first.color:
+            shown[name] = first
         else:
-            at = len(alike)
-            found[name] = Look(shades[at % len(shades)], MARKERS[at % len(MARKERS)], ("-", "--", ":", "-.")[at % 4])
-    return found
+            shown[name] = Look(shades[alike % len(shades)], MARKERS[alike % len(MARKERS)], DASHES[alike % len(DASHES)])
+    return shown
 
 
 def drawn(function: Callable[..., Figure]) -> Callable[..., Figure]:
@@ -94,58 +98,22 @@ def drawn(function: Callable[..., Figure]) -> Callable[..., Figure]:
     return styled
 
 
-def figure(height: float, columns: int = 1, rows: int = 1, **kwargs: Any) -> tuple[Figure, Any]:
-    fig = Figure(figsize=(WIDTH, height), layout="constrained")
-    return fig, fig.subplots(rows, columns, **kwargs)
+def panels(count: int, height: float, columns: int = 1, y: str = "", **kwargs: Any) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels, at most `columns` side by side, each row `height` inches high, and one label y."""
+    columns, rows = min(columns, count), -(-count // columns)
+    fig = Figure(figsize=(WIDTH, height * rows), layout="constrained")
+    grid = fig.subplots(rows, columns, squeeze=False, **kwargs).ravel()
+    for axes in grid[count:]:
+        axes.set_visible(False)
+    if y:
+        fig.supylabel(y, fontsize=9)
+    return fig, list(grid[:count])
 
 
-@drawn
-def lines(table: pd.DataFrame, *, x: str, y: str, title: str = "", log_x: bool = False, log_y: bool = False,
-          mark: tuple[float, str] | None = None, zero: bool = False, height: float = 3.4, ticks: Iterable[float] = (),
-          markers: bool = True, levels: Mapping[str, float] | None = None) -> Figure:
-    """One line a column of `table` over its index; `mark` draws a vertical line with words, `zero` one at y = 0, `levels`
-    horizontal ones with their names in the legend."""
-    fig, axes = figure(height)
-    shown = looks(table.columns)
-    for name, own in shown.items():
-        values = table[name].dropna()
-        axes.plot(values.index, values.to_numpy(), color=own.color, linestyle=own.dash, label=name,
-                  marker=own.marker if markers else None)
-    for name, level in (levels or {}).items():
-        own = look(name)
-        ends = [table.index.min(), table.index.max()]
-        axes.plot(ends, [level, level], color=own.color, linestyle=own.dash, linewidth=1, label=name)
-    scales(axes, table.index, log_x, log_y, ticks)
-    if zero:
-        axes.axhline(0, color=GREY, linewidth=0.8)
-    if mark is not None:
-        axes.axvline(mark[0], color=GREY, linewidth=0.8, linestyle=":")
-        axes.annotate(mark[1], (mark[0], 1), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
-                      va="top", fontsize=8, color=GREY)
-    axes.set(xlabel=x, ylabel=y, title=title)
-    handles(fig, axes, len(shown) + len(levels or {}))
-    return fig
-
-
-def scales(axes: Axes, index: Iterable[float], log_x: bool, log_y: bool, ticks: Iterable[float] = ()) -> None:
-    """Scales with plain numbers on them: lengths and perplexities are read, not exponents. `ticks`: those of the x axis."""
-    if log_x:
-        axes.set_xscale("symlog" if min(index) <= 0 else "log", base=10 if max(index) > 1e5 else 2)
-    if log_x or max(index) > 1e5:
-        axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(short))
-    if log_x and max(index) > 1e5:                 # less than a decade of tokens has no power of ten but one
-        axes.xaxis.set_major_locator(mpl.ticker.LogLocator(base=10, subs=(1, 2, 5) if max(index) < 1e3 * min(index) else (1,)))
-        axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
-    chosen = sorted(set(ticks))
-    if chosen:
-        axes.set_xticks(chosen, [short(tick) for tick in chosen])
-        axes.minorticks_off()
-    if log_y:
-        axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        axes.yaxis.set_major_locator(mpl.ticker.LogLocator(base=10, subs=(1, 1.5, 2, 3, 5, 7) if high < 40 * low else (1,)))
-        axes.yaxis.set_major_formatter(mpl.ticker.FormatStrFormatter("%g"))
-        axes.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+def figure(height: float) -> tuple[Figure, Axes]:
+    """A figure with one panel."""
+    fig, (axes,) = panels(1, height)
+    return fig, axes
 
 
 def short(value: float, _: int = 0) -> str:
@@ -156,25 +124,171 @@ def short(value: float, _: int = 0) -> str:
     return f"{value:g}"
 
 
-def handles(fig: Figure, axes: Axes, count: int) -> None:
-    """The legend beside the axes, in the order of the lines' right ends, so that the eye finds them."""
-    own = [(line, line.get_label()) for line in axes.get_lines() if not line.get_label().startswith("_")]
-    own.sort(key=lambda pair: -float(pair[0].get_ydata()[-1]) if len(pair[0].get_ydata()) else 0.0)
-    if count > 1:
-        fig.legend([line for line, _ in own], [label for _, label in own], loc="outside right center")
+def in_lines(name: str, width: int = 24) -> str:
+    """A name for the title of a narrow panel, in lines of at most `width` letters."""
+    return "\n".join(textwrap.wrap(name, width))
+
+
+@drawn
+def lines(tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, x: str, y: str, title: str = "", log_x: bool = False,
+          log_y: bool = False, mark: tuple[float, str] | None = None, zero: bool = False, ticks: Iterable[float] = (),
+          markers: bool = True, levels: Mapping[str, float] | None = None) -> Figure:
+    """One line a column of a table over its index; several tables (by title) are panels with one y axis.
+
+    mark: a vertical line with words. zero: a line at y = 0. ticks: the ticks of the x axis. levels: horizontal lines by the
+    name that the legend gives them.
+    """
+    tables = tables if isinstance(tables, Mapping) else {title: tables}
+    shown = looks(dict.fromkeys(name for table in tables.values() for name in table.columns))
+    fig, grid = panels(len(tables), 3.4, len(tables), y, sharey=True)
+    for axes, (title, table) in zip(grid, tables.items(), strict=True):
+        for name in table.columns:
+            values, look_of = table[name].dropna(), shown[name]
+            axes.plot(values.index, values.to_numpy(), color=look_of.color, linestyle=look_of.dash, label=name,
+                      marker=look_of.marker if markers else None)
+        for name, level in (levels or {}).items():
+            axes.plot([table.index.min(), table.index.max()], [level, level], color=look(name).color,
+                      linestyle=look(name).dash, linewidth=1, label=name)
+        scales(axes, table.index, log_x, log_y, ticks)
+        if zero:
+            axes.axhline(0, color=GREY, linewidth=0.8)
+        if mark is not None:
+            axes.axvline(mark[0], color=GREY, linewidth=0.8, linestyle=":")
+            axes.annotate(mark[1], (mark[0], 1), xycoords=("data", "axes fraction"), xytext=(3, -2), va="top", fontsize=8,
+                          textcoords="offset points", color=GREY)
+        axes.set(xlabel=x, title=title)
+    legend(fig, grid)
+    return fig
+
+
+def scales(axes: Axes, index: Iterable[float], log_x: bool, log_y: bool, ticks: Iterable[float] = ()) -> None:
+    """Scales with plain numbers on them: lengths and perplexities are read, not exponents."""
+    large = max(index) > 1e5
+    if log_x:
+        axes.set_xscale("symlog" if min(index) <= 0 else "log", base=10 if large else 2)
+    if log_x or large:
+        axes.xaxis.set_major_formatter(short)
+    if log_x and large:                     # less than a decade of tokens has no power of ten but one
+        subs = (1, 2, 5) if max(index) < 1e3 * min(index) else (1,)
+        axes.xaxis.set_major_locator(mpl.ticker.LogLocator(base=10, subs=subs))
+        axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+    chosen = sorted(set(ticks))
+    if chosen:
+        axes.set_xticks(chosen, [short(tick) for tick in chosen])
+        axes.minorticks_off()
+    if log_y:
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        subs = (1, 1.5, 2, 3, 5, 7) if high < 40 * low else (1,)
+        axes.yaxis.set_major_locator(mpl.ticker.LogLocator(base=10, subs=subs))
+        axes.yaxis.set_major_formatter(mpl.ticker.FormatStrFormatter("%g"))
+        axes.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+
+
+def legend(fig: Figure, grid: Sequence[Axes]) -> None:
+    """The legend of several lines beside the panels, in the order of their right ends, so that the eye finds them."""
+    named = {line.get_label(): line for axes in grid for line in axes.get_lines() if not line.get_label().startswith("_")}
+    order = sorted(named, key=lambda name: -float(named[name].get_ydata()[-1]) if len(named[name].get_ydata()) else 0.0)
+    if len(named) > 1:
+        fig.legend([named[name] for name in order], order, loc="outside right center")
+
+
+@drawn
+def intervals(tables: pd.DataFrame | Mapping[str, Any], *, x: str, y: str = "", zero: bool = False,
+              chance: float | Mapping[str, float] | None = None, places: Mapping[str, float] | None = None,
+              columns: int = 3, limit: float = 0.0) -> Figure:
+    """Estimates with their intervals (columns `estimate`, `low`, `high`; without the last two, points alone).
+
+    Without `y` a name is a row, the first on top: one table with the names as its index, and panels by its column `group`
+    or a table a panel. With `y` a name is a line over bins in their order: a table a name with the bins as its index, or
+    such tables by panel.
+    zero: a line at 0. chance: a dotted line, the same or one a panel. places: words at places between the bins of lines.
+    limit: how many times its median end a panel of rows shows; an estimate beyond is written at the edge.
+    """
+    by_panel = {title: table.rename_axis("name") for title, table in _by_panel(tables, lines=bool(y)).items()}
+    names = list(dict.fromkeys(name for table in by_panel.values() for name in table.index))
+    shown = looks(names)
+    height = 3.5 if y else 0.85 + 0.23 * len(names)
+    fig, grid = panels(len(by_panel), height, len(by_panel) if y else columns, y, sharey=True)
+    for axes, (title, table) in zip(grid, by_panel.items(), strict=True):
+        if y:
+            _lines_with_intervals(axes, table, shown)
+        else:
+            _rows_with_intervals(axes, table, shown, limit)
+        across = axes.axhline if y else axes.axvline
+        level = chance.get(title) if isinstance(chance, Mapping) else chance
+        if level is not None:
+            across(level, color=VERMILION, linewidth=1, linestyle=":", label="chance")
+        if zero:
+            across(0, color=GREY, linewidth=0.8)
+        for words, place in (places or {}).items():
+            axes.axvline(place, color=BROWN, linewidth=0.9, linestyle=":")
+            axes.annotate(words, (place, 1), xycoords=("data", "axes fraction"), xytext=(-2, -3), rotation=90, ha="right",
+                          va="top", textcoords="offset points", fontsize=7, color=BROWN)
+        axes.set(title=title, xlabel=x)
+    if y or chance is not None:
+        fig.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return fig
+
+
+def _by_panel(tables: pd.DataFrame | Mapping[str, Any], lines: bool) -> dict[str, pd.DataFrame]:
+    """One table a panel: index the names; of lines with a column `bin`."""
+    if isinstance(tables, pd.DataFrame):
+        return dict(list(tables.groupby("group", sort=False))) if "group" in tables else {"": tables}
+    if not lines:
+        return dict(tables)
+    nested = tables if isinstance(next(iter(tables.values())), Mapping) else {"": tables}
+    return {title: pd.concat(own, names=["name", "bin"]).reset_index("bin") for title, own in nested.items()}
+
+
+def _spread(table: pd.DataFrame) -> list[pd.Series]:
+    """How far the interval reaches below and above the estimate, as `errorbar` wants it."""
+    ends = table.reindex(columns=["estimate", "low", "high"]).astype(float)
+    return [(ends["estimate"] - ends["low"]).clip(lower=0), (ends["high"] - ends["estimate"]).clip(lower=0)]
+
+
+def _rows_with_intervals(axes: Axes, table: pd.DataFrame, shown: Mapping[str, Look], limit: float) -> None:
+    """One row a name, in the same order in every panel."""
+    names = list(shown)[::-1]
+    end = limit * max(float(table[["low", "high"]].abs().max(axis=1).median()), 1e-3) if limit else np.inf
+    for name, row in table.iterrows():
+        at, own, value = names.index(name), shown[name], row["estimate"]
+        if abs(value) > end:
+            axes.annotate(f"{value:+.2f}", (np.copysign(end, value), at), fontsize=7, va="center", color=own.color,
+                          ha="right" if value > 0 else "left")
+        else:
+            axes.errorbar([value], [at], xerr=_spread(row.to_frame().T), color=own.color, marker=own.marker, markersize=5,
+                          linestyle="", elinewidth=1.8)
+    axes.set(ylim=(-0.6, len(names) - 0.4), **({"xlim": (-1.05 * end, 1.05 * end)} if limit else {}))
+    axes.set_yticks(range(len(names)), names)
+    axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
+
+
+def _lines_with_intervals(axes: Axes, table: pd.DataFrame, shown: Mapping[str, Look]) -> None:
+    """One line a name over bins at equal distances, side by side within a bin."""
+    bins, names = list(dict.fromkeys(table["bin"])), list(dict.fromkeys(table.index))
+    bins = bins if isinstance(bins[0], str) else sorted(bins)
+    words = [place if isinstance(place, str) else short(place) for place in bins]
+    for step, name in enumerate(names):
+        rows, own = table.loc[[name]], shown[name]
+        at = [bins.index(place) + 0.12 * (step - (len(names) - 1) / 2) for place in rows["bin"]]
+        axes.errorbar(at, rows["estimate"], yerr=_spread(rows), color=own.color, linestyle=own.dash, marker=own.marker,
+                      linewidth=1.2, label=name)
+    axes.set_xticks(range(len(bins)), words)
+    if max(map(len, words)) > 5:
+        axes.tick_params(axis="x", rotation=60, labelsize=7.5)
 
 
 @drawn
 def against_pairs(summary: pd.DataFrame, *, value: str = "mean", y: str = "perplexity", title: str = "") -> Figure:
     """Each model's value against its attended pairs (log scale), named in a legend from best to worst."""
     fig, axes = figure(3.6)
-    shown = looks(summary.index)
-    for name, row in summary.iterrows():
-        own = shown[name]
+    for name, own in looks(summary.index).items():
+        row = summary.loc[name]
         axes.scatter(row["pairs"], row[value], color=own.color, marker=own.marker, s=42, label=name, zorder=3)
     axes.set_xscale("log")
-    for which in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        which(mpl.ticker.FuncFormatter(short))
+    axes.xaxis.set_major_formatter(short)
+    axes.xaxis.set_minor_formatter(short)
     axes.xaxis.set_minor_locator(mpl.ticker.LogLocator(subs=(2, 3, 5)))
     axes.set(xlabel="attended pairs a training window, all layers", ylabel=y, title=title)
     fig.legend(loc="outside right center", title="best first", alignment="left")
@@ -182,106 +296,16 @@ def against_pairs(summary: pd.DataFrame, *, value: str = "mean", y: str = "perpl
 
 
 @drawn
-def ranking(summary: pd.DataFrame, columns: Iterable[str], *, x: str = "perplexity", title: str = "") -> Figure:
-    """One panel a column (a domain, say), one row a model: values as points, so that small differences are seen."""
-    columns, names = list(columns), list(summary.index)[::-1]
-    fig, panels = figure(0.9 + 0.24 * len(names), columns=len(columns), sharey=True, squeeze=False)
-    shown = looks(names)
-    for axes, column in zip(panels[0], columns, strict=True):
-        for at, name in enumerate(names):
-            axes.scatter(summary.loc[name, column], at, color=shown[name].color, marker=shown[name].marker, s=30, zorder=3)
-        axes.set(title=column, xlabel=x, ylim=(-0.6, len(names) - 0.4))
-        axes.set_yticks(range(len(names)), names)
-        axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(3))
-    if title:
-        fig.suptitle(title)
-    return fig
-
-
-@drawn
-def ranges(table: pd.DataFrame, *, x: str, marks: Mapping[str, float] | None = None, zero: bool = False,
-           columns: int = 3) -> Figure:
-    """Estimates with intervals: index the names, columns `estimate`, `low`, `high`, and `group` for panels (optional).
-
-    marks: chance, a vertical line in the panel of each group. zero: a line at 0.
-    """
-    groups = {"": table} if "group" not in table else dict(list(table.groupby("group", sort=False)))
-    names = list(dict.fromkeys(table.index))[::-1]                  # one order for all panels, the first name on top
-    columns, rows = min(columns, len(groups)), -(-len(groups) // columns)
-    fig, grid = figure(rows * (0.75 + 0.24 * len(names)) + 0.2, columns=columns, rows=rows, squeeze=False, sharey=True)
-    for axes, (group, own) in zip(grid.ravel(), groups.items(), strict=False):
-        for name, row in own.iterrows():
-            seen, at = look(str(name)), names.index(name)
-            axes.plot([row["low"], row["high"]], [at, at], color=seen.color, linewidth=2, alpha=0.6)
-            axes.scatter(row["estimate"], at, color=seen.color, marker=seen.marker, s=26, zorder=3)
-        if marks and group in marks:
-            axes.axvline(marks[group], color=VERMILION, linewidth=1, linestyle=":", label="chance")
-        if zero:
-            axes.axvline(0, color=GREY, linewidth=0.8)
-        axes.set(title=group, xlabel=x, ylim=(-0.6, len(names) - 0.4))
-        axes.set_yticks(range(len(names)), names)
-        axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
-    for axes in grid.ravel()[len(groups):]:
-        axes.set_visible(False)
-    if marks:
-        fig.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower right")
-    return fig
-
-
-@drawn
-def band(tables: Mapping[str, pd.DataFrame], *, x: str, y: str, title: str = "") -> Figure:
-    """Estimates with intervals over positions: one line a table (index first positions; `estimate`, `low`, `high`)."""
-    fig, axes = figure(3.0)
-    for (name, table), color in zip(tables.items(), (BLUE, GREY, VERMILION, GREEN), strict=False):
-        at = np.arange(len(table))
-        axes.fill_between(at, table["low"], table["high"], color=color, alpha=0.2, linewidth=0)
-        axes.plot(at, table["estimate"], color=color, marker="o", label=name)
-        axes.set_xticks(at, [f"{position:g}" for position in table.index])
-    axes.axhline(0, color=GREY, linewidth=0.8)
-    axes.set(xlabel=x, ylabel=y, title=title)
-    handles(fig, axes, len(tables))
-    return fig
-
-
-@drawn
 def alpha_paths(paths: Mapping[str, pd.DataFrame], *, columns: int = 3) -> Figure:
     """Alpha of each layer by optimiser step, one panel a model; early layers dark, late layers light."""
-    columns, rows = min(columns, len(paths)), -(-len(paths) // columns)
-    fig, panels = figure(0.5 + 2.4 * rows, columns=columns, rows=rows, squeeze=False, sharey=True)
-    for axes, (name, path) in zip(panels.ravel(), paths.items(), strict=False):
+    fig, grid = panels(len(paths), 2.6, columns, "alpha", sharey=True)
+    for axes, (name, path) in zip(grid, paths.items(), strict=True):
         shades = mpl.colormaps["viridis"](np.linspace(0, 0.85, path.shape[1]))
         for layer, shade in zip(path.columns, shades, strict=True):
             axes.plot(path.index, path[layer], color=shade, label=f"{layer:g}")
         axes.set(title=in_lines(name), xlabel="step", ylim=(0.45, 1.55))
-    for axes in panels.ravel()[len(paths):]:
-        axes.set_visible(False)
-    for axes in panels[:, 0]:
-        axes.set_ylabel("alpha")
-    deepest = max(range(len(paths)), key=lambda at: list(paths.values())[at].shape[1])
-    fig.legend(*panels.ravel()[deepest].get_legend_handles_labels(), loc="outside right center", title="layer")
-    return fig
-
-
-def in_lines(name: str, width: int = 24) -> str:
-    """A name for the title of a narrow panel, in lines of at most `width` letters."""
-    return "\n".join(textwrap.wrap(name, width))
-
-
-@drawn
-def panels(tables: Mapping[str, pd.DataFrame], *, x: str, y: str, log_y: bool = False,
-           ticks: Iterable[float] = ()) -> Figure:
-    """`lines` side by side with one y axis and one legend; a column is drawn alike in every panel."""
-    names = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
-    shown, drawn_lines = looks(names), {}
-    fig, grid = figure(3.2, columns=len(tables), squeeze=False, sharey=True)
-    for axes, (title, table) in zip(grid[0], tables.items(), strict=True):
-        for name in table.columns:
-            own = shown[name]
-            drawn_lines[name], = axes.plot(table.index, table[name], color=own.color, linestyle=own.dash, marker=own.marker)
-        scales(axes, table.index, True, log_y, ticks)
-        axes.set(title=title, xlabel=x)
-    grid[0][0].set_ylabel(y)
-    fig.legend(list(drawn_lines.values()), list(drawn_lines), loc="outside right center")
+    deepest = max(grid, key=lambda axes: len(axes.get_lines()))
+    fig.legend(*deepest.get_legend_handles_labels(), loc="outside right center", title="layer")
     return fig
 
 
@@ -289,11 +313,23 @@ def panels(tables: Mapping[str, pd.DataFrame], *, x: str, y: str, log_y: bool = 
 def cells(table: pd.DataFrame, *, title: str = "", low: float = 0.0, high: float = 1.0, digits: int = 2, x: str = "",
           y: str = "") -> Figure:
     """Every cell of a table as a shade with its number: nothing is averaged away."""
+    return _shaded(table, table.map(f"{{:.{digits}f}}".format), title, x, y, vmin=low, vmax=high, cmap="cividis")
+
+
+@drawn
+def difference_cells(table: pd.DataFrame, *, title: str = "") -> Figure:
+    """Differences as shaded cells with their numbers, blue below zero; a cell is a pair (estimate, whether it is certain)."""
+    values = table.map(lambda cell: cell[0]).astype(float)
+    words = table.map(lambda cell: f"{cell[0]:+.3f}{' •' if cell[1] else '  '}")
+    end = float(values.abs().stack().quantile(0.9)) or 1.0
+    return _shaded(values, words, title, "", "", center=0, vmin=-end, vmax=end, cmap="RdBu_r")
+
+
+def _shaded(values: pd.DataFrame, words: pd.DataFrame, title: str, x: str, y: str, **colours: Any) -> Figure:
     import seaborn as sns
-    fig, axes = figure(0.9 + 0.26 * len(table))
-    sns.heatmap(table, ax=axes, annot=True, fmt=f".{digits}f", vmin=low, vmax=high, cmap="cividis", linewidths=0.5,
-                cbar=False)
-    axes.set(title=title, ylabel=y, xlabel=x)
+    fig, axes = figure(0.9 + 0.24 * len(values))
+    sns.heatmap(values, ax=axes, annot=words, fmt="", linewidths=0.5, cbar=False, annot_kws={"fontsize": 7.5}, **colours)
+    axes.set(title=title, xlabel=x, ylabel=y)
     axes.tick_params(axis="y", rotation=0)
     return fig
 
@@ -301,15 +337,85 @@ def cells(table: pd.DataFrame, *, title: str = "", low: float = 0.0, high: float
 @drawn
 def bars(tables: Mapping[str, pd.Series], *, x: str, y: str, columns: int = 5) -> Figure:
     """Small histograms side by side: one panel a series of counts or shares over its index."""
-    rows = -(-len(tables) // columns)
-    fig, panels = figure(2.1 * rows, columns=min(columns, len(tables)), rows=rows, squeeze=False, sharey=True, sharex=True)
-    for axes, (name, values) in zip(panels.ravel(), tables.items(), strict=False):
+    fig, grid = panels(len(tables), 2.1, columns, y, sharey=True, sharex=True)
+    for axes, (name, values) in zip(grid, tables.items(), strict=True):
         axes.bar(values.index, values.to_numpy(), color=look(name).color, width=0.9)
         axes.set_title(in_lines(name, 18), fontsize=8.5)
-    for axes in panels.ravel()[len(tables):]:
-        axes.set_visible(False)
-    for axes in panels[-1]:
-        axes.set_xlabel(x)
-    for axes in panels[:, 0]:
-        axes.set_ylabel(y)
+    fig.supxlabel(x, fontsize=9)
+    return fig
+
+
+@drawn
+def dumbbells(table: pd.DataFrame, columns: Sequence[str], *, x: str) -> Figure:
+    """One row a model, the first on top: a full mark for the first column, open ones for the others, on one log axis.
+
+    `table` has a column `role` for the colours.
+    """
+    names, fills = list(table.index)[::-1], dict(zip(columns, (None, "white", "#d9d9d9"), strict=False))
+    fig, axes = figure(0.9 + 0.21 * len(names))
+    for at, name in enumerate(names):
+        values, color = table.loc[name, list(columns)].astype(float), ROLES[table.loc[name, "role"]][1]
+        axes.plot([values.min(), values.max()], [at, at], color=color, linewidth=1, alpha=0.5)
+        for column, fill in fills.items():
+            axes.scatter(values[column], at, facecolor=fill or color, edgecolor=color, s=30, zorder=3)
+    axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter(short)
+    axes.xaxis.set_minor_locator(mpl.ticker.MaxNLocator(6))
+    axes.xaxis.set_major_locator(mpl.ticker.NullLocator())
+    axes.set(xlabel=x, ylim=(-0.6, len(names) - 0.4))
+    axes.set_yticks(range(len(names)), names)
+    marks = [*_role_marks(table), *(_mark(GREY, column, fill or GREY) for column, fill in fills.items())]
+    fig.legend(handles=marks, loc="outside right center")
+    return fig
+
+
+def _mark(color: str, label: str, fill: str) -> mpl.lines.Line2D:
+    return mpl.lines.Line2D([], [], color=color, marker="o", linestyle="", markerfacecolor=fill, label=label)
+
+
+def _role_marks(table: pd.DataFrame) -> list[mpl.lines.Line2D]:
+    return [_mark(color, words, color) for role, (words, color) in ROLES.items() if role in set(table["role"])]
+
+
+@drawn
+def scatters(table: pd.DataFrame, y: str, *, columns: int = 3) -> Figure:
+    """A panel a column of `table` against its column `y`: one point a model, coloured by its `role`; rank is what counts."""
+    shown = [column for column in table if column not in (y, "role")]
+    colors = table["role"].map({role: color for role, (_, color) in ROLES.items()})
+    fig, grid = panels(len(shown), 2.4, columns, y, sharey=True)
+    for axes, column in zip(grid, shown, strict=True):
+        values = table[column].replace(np.inf, np.nan).dropna()
+        axes.scatter(values, table.loc[values.index, y], color=colors[values.index], s=20, zorder=3)
+        if (values > 0).all() and values.max() > 20 * values.min():
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(short)
+            axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
+        axes.set_xlabel(in_lines(column, 30))
+    fig.legend(handles=_role_marks(table), loc="outside upper center", ncols=len(ROLES))
+    return fig
+
+
+@drawn
+def trend(points: pd.DataFrame, line: pd.DataFrame, curves: pd.DataFrame, *, y: str, mark: tuple[float, str]) -> Figure:
+    """Differences of whole runs with intervals, what runs logged on the way, and a fitted line with its prediction band.
+
+    points: `tokens`, `estimate`, `low`, `high`. line: index tokens, the same three. curves: index tokens, a column a run.
+    """
+    fig, axes = figure(3.4)
+    for name in curves:
+        values = curves[name].dropna()
+        axes.plot(values.index, values.to_numpy(), color=LIGHT, linewidth=0.9,
+                  label="logged inside the runs" if name == curves.columns[0] else None)
+    if len(line):
+        axes.fill_between(line.index, line["low"], line["high"], color=BLUE, alpha=0.15, linewidth=0,
+                          label="95 % prediction of the line")
+        axes.plot(line.index, line["estimate"], color=BLUE, linestyle="--", label="line in log tokens")
+    axes.errorbar(points["tokens"], points["estimate"], yerr=_spread(points), color=BLUE, linestyle="", marker="o",
+                  linewidth=1.2, capsize=2, label="whole runs", zorder=4)
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    axes.axvline(mark[0], color=VERMILION, linewidth=0.8, linestyle=":", label=mark[1])
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(short)
+    axes.set(xlabel="training tokens", ylabel=y)
+    fig.legend(loc="outside right center")
     return fig

@@ -1,19 +1,17 @@
 """Information flow: which distances a stack can bridge, how fast its graph connects, how evenly its offsets lie.
 
 A layer's graph has an edge from query i to key j where any head attends; a learned form counts as it starts (alpha 1,
-full span).
-Distances are `d = i - j` in tokens; T is the length.
+full span). Distances are `d = i - j` in tokens; T is the length.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 import numpy as np
 import scipy.sparse
-from scipy.sparse.csgraph import connected_components
+from scipy.sparse.csgraph import connected_components, shortest_path
 from scipy.sparse.linalg import eigsh
 
 from lib.errors import require
@@ -21,7 +19,6 @@ from lib.patterns import EdgeTable, Pattern
 from lib.patterns.base import offsets_of
 
 DENSE_SPECTRUM = 512        # up to this many tokens all eigenvalues are computed, beyond it the largest two
-ROWS = 256                  # queries whose keys' reach is combined at once (bounds memory)
 
 
 def edges(pattern: Pattern, layer: int, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -44,6 +41,12 @@ def _offset_codes(plan, head: int, length: int) -> np.ndarray:
     return (i * length + j)[there]
 
 
+def adjacency(pattern: Pattern, layer: int, length: int) -> scipy.sparse.csr_array:
+    """The layer's graph as a sparse `[T, T]` of ones, float32: row i has the keys of query i."""
+    i, j = edges(pattern, layer, length)
+    return scipy.sparse.csr_array((np.ones(len(i), np.float32), (i, j)), shape=(length, length))
+
+
 def layer_distances(pattern: Pattern, layer: int, length: int) -> tuple[int, ...]:
     """Distinct distances of one layer, ascending (negative ones are keys in the future)."""
     plan = pattern.plan(layer, length)
@@ -59,40 +62,25 @@ def stack_distances(pattern: Pattern, length: int) -> tuple[int, ...]:
     return tuple(sorted({d for layer in range(pattern.layers) for d in layer_distances(pattern, layer, length)}))
 
 
-def offset_histogram(pattern: Pattern, length: int) -> np.ndarray:
-    """Attended pairs at each distance |d|, int64 `[T]`, summed over layers (heads together)."""
-    counts = np.zeros(length, np.int64)
-    for layer in range(pattern.layers):
-        i, j = edges(pattern, layer, length)
-        counts += np.bincount(abs(i - j), minlength=length)
-    return counts
-
-
 def reachable_distances(steps: Sequence[Iterable[int]], limit: int) -> np.ndarray:
     """Which distances `0 <= d < limit` are sums of one distance from each of the first n sets: Boolean, a row for each n.
 
     Row 0 is distance 0 alone. Exact, on a text without an end; the sets hold distances >= 0 (0 is the query itself).
     """
     require(limit >= 1, "limit", limit, "an integer of at least 1")
-    reached, rows = 1, [1]                                  # bit d of an integer: distance d is reached
+    rows = [np.arange(limit) == 0]
     for step in steps:
-        further = 0
+        reached = np.zeros(limit, bool)
         for d in step:
             require(d >= 0, "steps", d, "distances of at least 0 (causal)")
-            further |= reached << d if d < limit else 0
-        reached = further & ((1 << limit) - 1)
+            reached[d:] |= rows[-1][:max(limit - d, 0)]
         rows.append(reached)
-    return np.array([np.frombuffer(np.binary_repr(bits, limit).encode(), np.uint8)[::-1] == ord("1") for bits in rows])
+    return np.array(rows)
 
 
 def stack_sums(pattern: Pattern, length: int) -> np.ndarray:
     """`reachable_distances` of a causal pattern's own layers, Boolean `[L + 1, T]`: row n is what n layers bridge."""
     return reachable_distances([layer_distances(pattern, layer, length) for layer in range(pattern.layers)], length)
-
-
-def separate_classes(distances: Iterable[int]) -> int:
-    """How many residue classes never exchange anything, however deep the stack: the common divisor of the distances."""
-    return math.gcd(*distances)
 
 
 def residues(distances: Iterable[int], modulus: int) -> np.ndarray:
@@ -108,35 +96,18 @@ def reach_by_depth(pattern: Pattern, length: int, depth: int | None = None) -> n
     """
     depth = pattern.layers if depth is None else depth
     require(depth >= 1, "depth", depth, "an integer of at least 1")
-    reach, shares = np.packbits(np.eye(length, dtype=bool), axis=1), []
+    pairs = length * (length + 1) // 2 if pattern.causal else length ** 2
+    reach, shares = np.eye(length, dtype=np.float32), []                     # (T, T): row i is what query i reaches
     for n in range(depth):
-        reach = _hop(reach, *edges(pattern, n % pattern.layers, length))
-        shares.append(_pairs(reach) / _all_pairs(pattern, length))
+        reach = (adjacency(pattern, n % pattern.layers, length) @ reach > 0).astype(np.float32)
+        shares.append(reach.sum(dtype=np.float64) / pairs)
     return np.array(shares)
-
-
-def layers_to_connect(pattern: Pattern, length: int) -> int | None:
-    """Fewest layers, in order and then from the first again, that connect all pairs of `reach_by_depth`; None if none do."""
-    reach, before, n = np.packbits(np.eye(length, dtype=bool), axis=1), 0, 0
-    while _pairs(reach) < _all_pairs(pattern, length):
-        if n % pattern.layers == 0:                         # a whole round that adds nothing will never add more
-            if _pairs(reach) == before:
-                return None
-            before = _pairs(reach)
-        reach, n = _hop(reach, *edges(pattern, n % pattern.layers, length)), n + 1
-    return n
 
 
 def diameter(pattern: Pattern, layer: int, length: int) -> int | None:
     """Most hops between any two tokens in a layer's graph, edges taken both ways; None where it is not connected."""
-    i, j = _undirected(pattern, layer, length).nonzero()
-    i, j = np.concatenate([i, np.arange(length)]), np.concatenate([j, np.arange(length)])
-    order = np.lexsort((j, i))
-    reach, hops, before = np.packbits(np.eye(length, dtype=bool), axis=1), 0, 0
-    while before < _pairs(reach) < length ** 2:
-        before = _pairs(reach)
-        reach, hops = _hop(reach, i[order], j[order]), hops + 1
-    return hops if _pairs(reach) == length ** 2 else None
+    hops = shortest_path(adjacency(pattern, layer, length), directed=False, unweighted=True).max()
+    return int(hops) if np.isfinite(hops) else None
 
 
 def spectral_gap(pattern: Pattern, layer: int, length: int) -> float:
@@ -145,11 +116,13 @@ def spectral_gap(pattern: Pattern, layer: int, length: int) -> float:
     A has weight 1 where either token attends the other, and no self-loops. 0 where the graph is not connected; needs T >= 2.
     """
     require(length >= 2, "length", length, "an integer of at least 2 (a gap needs two tokens)")
-    adjacency = _undirected(pattern, layer, length)
-    if connected_components(adjacency, directed=False)[0] > 1:
+    attended = adjacency(pattern, layer, length).astype(np.float64)
+    either = attended.maximum(attended.T)
+    either.setdiag(0.0)
+    if connected_components(either, directed=False)[0] > 1:
         return 0.0
-    scale = scipy.sparse.diags_array(1 / np.sqrt(adjacency.sum(axis=1)))
-    normal = scale @ adjacency @ scale
+    scale = scipy.sparse.diags_array(1 / np.sqrt(either.sum(axis=1)))
+    normal = scale @ either @ scale
     if length <= DENSE_SPECTRUM:
         values = np.linalg.eigvalsh(normal.toarray())
     else:
@@ -171,32 +144,3 @@ def imbalance(word: Sequence[int]) -> int:
     """Largest difference in ones between two equally long stretches of the word repeated for ever; 0 or 1: balanced."""
     k, below = len(word), np.concatenate([[0], np.cumsum(np.tile(word, 2))])
     return max((int(np.ptp(below[n:n + k] - below[:k])) for n in range(1, k + 1)), default=0)
-
-
-def _hop(reach: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-    """What each query reaches through its keys: the union of their reach, packed bits `[T, T/8]`; every query has a key."""
-    length, out = len(reach), np.empty_like(reach)
-    starts = np.searchsorted(i, np.arange(length + 1))
-    for first in range(0, length, ROWS):
-        last = min(first + ROWS, length)
-        rows = reach[j[starts[first]:starts[last]]]
-        out[first:last] = np.bitwise_or.reduceat(rows, starts[first:last] - starts[first], axis=0)
-    return out
-
-
-def _pairs(reach: np.ndarray) -> int:
-    return int(np.bitwise_count(reach).sum())
-
-
-def _all_pairs(pattern: Pattern, length: int) -> int:
-    return length * (length + 1) // 2 if pattern.causal else length ** 2
-
-
-def _undirected(pattern: Pattern, layer: int, length: int) -> scipy.sparse.csr_array:
-    """Adjacency with an edge where either token attends the other, without self-loops, float64 `[T, T]`."""
-    i, j = edges(pattern, layer, length)
-    i, j = i[i != j], j[i != j]
-    both = np.concatenate([i, j]), np.concatenate([j, i])
-    adjacency = scipy.sparse.csr_array((np.ones(2 * len(i)), both), shape=(length, length))
-    adjacency.data[:] = 1.0                                 # a pair that attends both ways was added up
-    return adjacency

@@ -193,5 +193,5 @@ def say_by_distance(table: pd.DataFrame) -> str:
 
 
 def as_ranges(table: pd.DataFrame) -> pd.DataFrame:
-    """Mean, lowest and highest as estimates with a range, for `plots.ranges`."""
+    """Mean, lowest and highest as estimates with a range, for `plots.intervals`."""
     return table.rename(columns={"mean": "estimate", "min": "low", "max": "high"})

@@ -228,7 +228,7 @@ def say_distance(rows: Sequence[Row]) -> str:
 # Patterns, plans, training
 
 def patterns(rows: Sequence[Row]) -> pd.DataFrame:
-    """Every pattern against dense, for `plots.ranges`: fastest first."""
+    """Every pattern against dense, for `plots.intervals`: fastest first."""
     found = sorted(select(rows, "pattern"), key=lambda row: -row.ratio)
     return pd.DataFrame({"estimate": [row.ratio for row in found], "low": [row.spread[0] for row in found],
                          "high": [row.spread[1] for row in found]},

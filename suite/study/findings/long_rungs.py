@@ -263,7 +263,7 @@ def cells(table: pd.DataFrame) -> dict[Any, Interval]:
 
 
 def as_ranges(found: Mapping[str, Mapping[int, Interval]]) -> pd.DataFrame:
-    """Differences by family and training length as rows for `plots.ranges`."""
+    """Differences by family and training length as rows for `plots.intervals`."""
     return pd.DataFrame([row(own, name=f"{name}, T = {length}") for name, by_one in found.items()
                          for length, own in by_one.items()]).set_index("name")
 
