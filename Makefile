@@ -6,6 +6,7 @@ ENGINE  ?=
 GPU     ?=
 PYTHON  ?=
 ARGS    ?=
+SLOW    ?=
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
@@ -29,7 +30,7 @@ STALE := $(shell [ -x $(PY) ] && [ "$$(sed -n 2p $(STAMP) 2>/dev/null)" = "$$(pw
 
 help:
 	@echo "make report  [PROFILE=small] [CORPUS=folder]   train, execute the notebooks, write the HTML report"
-	@echo "make test                                      all tests"
+	@echo "make test    [SLOW=1]                          all tests, but for those that take minutes, or with them too"
 	@echo "make plan    [PROFILE=small] [CORPUS] [GPU]    what a report would train, and for how long"
 	@echo "make notebook NAME=03_extrapolation [PROFILE]  one notebook, with the runs that it needs"
 	@echo "make compare PATTERN=name [PROFILE] [CORPUS]   a pattern beside dense, local and the best, at equal pairs"
@@ -72,7 +73,7 @@ bench: $(STAMP)
 	@$(PY) -m suite.bench $(ARGS)
 
 test: $(STAMP)
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest $(if $(SLOW),-m "") $(ARGS)
 
 # On a machine whose own Python has torch and triton: python3 -m suite.bench.gpu, without .venv.
 gpu-check: $(STAMP)

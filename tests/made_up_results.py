@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+from plans import planned
 
 from lib.config import Evaluation, fingerprint
+from suite.experiments import experiment
 from suite.experiments.base import Job
+from suite.study.losses import Losses
 
 DOMAINS = ("docs", "code")
 WINDOWS = 12            # of the shortest length; longer ones have fewer
@@ -82,3 +86,17 @@ class MadeUpDatabase:
             rows += [("nll", nll, domain, variant, length), ("perplexity", float(np.exp(nll)), domain, variant, length)]
             rows += [("position_nll", nll, domain, variant, length, int(edge)) for edge in self.edges(length)[:-1]]
         return rows
+
+
+def results(name: str, loss, **kwargs):
+    """Jobs, table and losses of an experiment whose models have the loss that `loss(series, length, variant)` says."""
+    jobs = planned(name)
+    database = MadeUpDatabase(lambda job, length, variant: loss(job.labels.series, length, variant), **kwargs)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="christoffel")
+        return jobs, experiment(name).table(jobs, database), Losses(jobs, database)
+
+
+def one(series: str, loss: float):
+    """3 nats for every model but one."""
+    return lambda name, length, variant: loss if name == series else 3.0

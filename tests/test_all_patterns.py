@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 import pytest
 from made_up_results import DOMAINS, MadeUpDatabase
+from plans import planned
 
 from lib import paths, patterns
 from lib.errors import SuiteError
@@ -27,17 +26,9 @@ NAME = "08_all_patterns"
 pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
 
 
-@lru_cache
-def planned(profile: str):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="christoffel")
-        loaded = profiles.load(profile)
-        return experiment(NAME).plan(loaded.parameters(NAME), loaded)
-
-
 def results(loss):
     """Jobs, table and losses of `small` whose models have the loss `loss(series, length)`."""
-    jobs = planned("small")
+    jobs = planned(NAME, "small")
     database = MadeUpDatabase(lambda job, length, variant: loss(job.labels.series, length))
     return jobs, experiment(NAME).table(jobs, database), Losses(jobs, database)
 
@@ -56,7 +47,7 @@ def test_when_patterns_are_listed_then_none_of_the_literature_is_forgotten():
 
 
 def test_when_small_is_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_its_mask():
-    jobs = planned("small")
+    jobs = planned(NAME, "small")
     ramp = next(job for job in jobs if job.labels.series == "Fibonacci, linear ramp")
     T, goal = ramp.run.train.length, sum(stack(ramp).mask(layer, 256).sum() / 4 for layer in range(8))
     assert T == 256 and len(jobs) == len(Parameters().patterns) + 1
@@ -70,15 +61,14 @@ def test_when_small_is_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_
 
 
 def test_when_the_window_sweep_has_a_model_then_its_run_is_the_same():
-    loaded = profiles.load("small")
-    sweep = {job.run for job in experiment("01_window_sweep").plan(loaded.parameters("01_window_sweep"), loaded)}
-    shared_series = {job.labels.series for job in planned("small") if job.run in sweep}
+    sweep = {job.run for job in planned("01_window_sweep", "small")}
+    shared_series = {job.labels.series for job in planned(NAME, "small") if job.run in sweep}
     assert shared_series >= {"Dense", "Local window, equal edges", "Random offsets, equal edges", "Fibonacci, linear ramp",
                              "Fibonacci, coprime ramp"}
 
 
 def test_when_series_are_named_then_each_is_one_and_roles_are_those_of_the_figures():
-    jobs = planned("small")
+    jobs = planned(NAME, "small")
     assert len({job.labels.series for job in jobs}) == len(jobs)
     roles = {job.labels.series: job.labels.role for job in jobs}
     assert roles["BigBird, equal edges"] == "neighbour" and roles["Christoffel word"] == "model"
@@ -177,7 +167,7 @@ def test_when_bigbird_is_better_than_the_window_then_the_answer_names_it_and_els
 
 
 def test_when_only_code_gains_then_only_code_is_named():
-    jobs = planned("small")
+    jobs = planned(NAME, "small")
 
     class OnCode(MadeUpDatabase):
         def windows(self, job, length, variant, domain):

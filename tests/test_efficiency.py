@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import lru_cache
 
 import pytest
+from fake_jobs import events, job
 from made_up_results import MadeUpDatabase
-from test_engine import events, job
-from test_suite import House
+from plans import planned
 
 from lib import paths
 from suite import published
@@ -25,14 +24,7 @@ from suite.study.findings import efficiency as found
 BOTH = "forward+backward"
 
 
-@pytest.fixture(autouse=True)
-def apart(tmp_path, monkeypatch):
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
-
-
-@pytest.fixture
-def house(tmp_path, monkeypatch) -> House:
-    return House(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("outputs")
 
 
 def row(measure: str, ratio: float, length: int = 1024, backend: str = "cpu", against: str = "dense", pass_: str = BOTH,
@@ -48,21 +40,13 @@ def row(measure: str, ratio: float, length: int = 1024, backend: str = "cpu", ag
 
 @pytest.mark.parametrize("profile", ["smoke", "small", "overnight"])
 def test_when_notebook_7_is_planned_then_it_trains_nothing_that_notebook_1_does_not(profile):
-    loaded = profiles.load(profile)
-
     def runs(name):
-        return {job.run for job in experiment(name).plan(loaded.parameters(name), loaded)}
+        return {job.run for job in planned(name, profile)}
     assert runs("07_efficiency") <= runs("01_window_sweep") and len(runs("07_efficiency")) >= 5
 
 
-@lru_cache
-def trained():
-    profile = profiles.load("smoke")
-    return experiment("07_efficiency").plan(profile.parameters("07_efficiency"), profile)
-
-
 def test_when_runs_were_timed_then_tokens_a_second_are_told_against_dense():
-    table = experiment("07_efficiency").table(trained(), MadeUpDatabase(lambda job, length, variant: 3.0))
+    table = experiment("07_efficiency").table(planned("07_efficiency"), MadeUpDatabase(lambda job, length, variant: 3.0))
     fast = table["series"] == "Fibonacci, learned"
     table.loc[fast, "run_tokens_per_s"] = 2500.0
     speed = found.throughput(table)

@@ -10,17 +10,15 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import pytest
+from fake_jobs import FAKE, Quiet, events, job, train
 from filelock import FileLock
 
 from lib import paths
-from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
-                        RunConfig, TrainConfig)
+from lib.config import (Evaluation)
 from lib.errors import SuiteError
-from suite.experiments.base import Job
 from suite.run import worker
 from suite.run.database import Database
 from suite.run.engine import Engine, EngineError, Task, ensure
@@ -28,45 +26,7 @@ from suite.run.places import WORKER, Local
 from suite.settings.fingerprints import run_fingerprint
 from suite.settings.progress import Active
 
-FAKE = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
-TINY = ModelConfig(vocab=64, d_model=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=32)
-
-
-class Quiet:
-    """A display that keeps what it was shown."""
-
-    def __init__(self):
-        self.snapshots, self.notes, self.summary = [], [], ""
-
-    def show(self, snapshot):
-        self.snapshots.append(snapshot)
-
-    def note(self, text):
-        self.notes.append(text)
-
-    def close(self, summary):
-        self.summary = summary
-
-
-def job(seed: int, *evaluations: int, steps: int = 4, **data) -> Job:
-    train = TrainConfig(steps=steps, batch=2, length=64, warmup=1, precision="fp32", eval_every=0, seed=seed)
-    run = RunConfig(PatternSpec.of("local", window=3), TINY, train, DataConfig.of("copying", **data))
-    return Job.of(run, *(Evaluation.of("task", count=count) for count in evaluations or (1,)))
-
-
-def train(*jobs: Job, workers: int = 1, **more):
-    ensure(jobs, "tiny", None, places=Local(workers, FAKE), shown=more.pop("shown", Quiet()), **more)
-
-
-def events(prefix: str = "") -> list[str]:
-    path = paths.outputs() / "events.txt"
-    return [line for line in path.read_text().splitlines() if line.startswith(prefix)] if path.exists() else []
-
-
-@pytest.fixture(autouse=True)
-def outputs(tmp_path, monkeypatch):
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("outputs")
 
 
 def test_when_experiments_share_a_run_then_it_is_trained_once_with_the_evaluations_of_all():
@@ -130,7 +90,7 @@ def test_when_no_worker_starts_then_the_error_says_why():
 
 SUITE = """
 import sys
-from tests.test_engine import Quiet, job, train
+from tests.fake_jobs import Quiet, job, train
 train(*[job(seed, pause=0.02) for seed in map(int, sys.argv[1:])], workers=2)
 """
 
@@ -150,7 +110,7 @@ def test_when_two_suites_start_at_once_then_each_run_is_trained_exactly_once():
 
 
 SLOW = """
-from tests.test_engine import job, train
+from tests.fake_jobs import job, train
 train(job(1, pause=0.05, steps=400), job(2, linger=60.0), workers=2)
 """
 

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 from made_up_results import MadeUpDatabase
+from plans import planned
 
 from lib.config import PatternSpec
 from lib.errors import SuiteError
@@ -25,12 +26,6 @@ def no_warnings():
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="christoffel")
         yield
-
-
-def plan(name: str, profile: str = "smoke", **changes):
-    loaded = profiles.load(profile)
-    parameters = loaded.parameters(name)
-    return experiment(name).plan(type(parameters)(**{**vars(parameters), **changes}), loaded)
 
 
 def pattern_of(job):
@@ -55,7 +50,7 @@ def test_when_experiments_are_listed_then_they_are_the_notebooks():
 def test_when_a_profile_is_planned_then_everything_in_it_can_be_built_and_the_budget_holds(profile):
     runs = {}
     for name in names():
-        jobs = plan(name, profile)
+        jobs = planned(name, profile)
         assert len(jobs) == len(set(jobs))
         for job in jobs:
             runs[job.run] = pattern_of(job)
@@ -78,7 +73,7 @@ def test_when_the_defaults_are_taken_then_they_are_the_profile_small(name):
 
 @pytest.mark.parametrize("name", names())
 def test_when_a_plan_is_made_twice_then_it_is_the_same(name):
-    assert plan(name) == plan(name)
+    assert planned(name) == planned.__wrapped__(name)
 
 
 def test_when_experiments_need_the_same_model_then_it_is_trained_once():
@@ -86,13 +81,13 @@ def test_when_experiments_need_the_same_model_then_it_is_trained_once():
     shared = {"Dense": names(), "Fibonacci, linear ramp": fibonacci, "Local window, equal edges": fibonacci,
               "Fibonacci, learned": ["01_window_sweep", "02_learned_alpha"]}
     for series, experiments in shared.items():
-        assert len({only(plan(name), series).run for name in experiments}) == 1, series
+        assert len({only(planned(name), series).run for name in experiments}) == 1, series
 
 
 @pytest.mark.parametrize("name", names())
 def test_when_a_control_is_planned_then_its_mask_has_the_pairs_of_its_model_within_a_hundredth(name):
     found = 0
-    for job in plan(name):
+    for job in planned(name):
         if job.labels.equal_pairs is not None:
             pattern, T = pattern_of(job), job.run.train.length
             by_mask = sum(pattern.mask(layer, T).sum() / pattern.heads for layer in range(pattern.layers))
@@ -102,7 +97,7 @@ def test_when_a_control_is_planned_then_its_mask_has_the_pairs_of_its_model_with
 
 
 def test_when_a_control_is_made_for_the_ramp_then_it_counts_the_pairs_of_the_ramp():
-    jobs = plan("01_window_sweep")
+    jobs = planned("01_window_sweep")
     ramp, local = only(jobs, "Fibonacci, linear ramp"), only(jobs, "Local window, equal edges")
     T, L = ramp.run.train.length, ramp.run.model.layers
     pairs = sum(T - d for layer in range(L) for d in pattern_of(ramp).plan(layer, T).distances)
@@ -118,12 +113,12 @@ def test_when_tokens_are_given_then_whole_steps_are_trained_and_warm_up_fits():
     assert short.tokens == 3 * a_step and short.warmup <= short.steps
     with pytest.raises(SuiteError, match=str(a_step)):
         shortened(train, a_step - 1)
-    assert {job.run.train.tokens for job in plan("01_window_sweep", tokens=5 * a_step)} == {5 * a_step}
+    assert {job.run.train.tokens for job in planned("01_window_sweep", tokens=5 * a_step)} == {5 * a_step}
 
 
 def test_when_seeds_are_given_then_each_model_has_one_run_a_seed():
-    jobs = plan("01_window_sweep", seeds=(1, 2, 3))
-    assert len(jobs) == 3 * len(plan("01_window_sweep", seeds=(1,)))
+    jobs = planned("01_window_sweep", seeds=(1, 2, 3))
+    assert len(jobs) == 3 * len(planned("01_window_sweep", seeds=(1,)))
     assert {job.run.train.seed for job in jobs} == {1, 2, 3}
 
 
@@ -133,29 +128,29 @@ def test_when_a_model_is_misspelt_then_the_nearest_is_named():
     with pytest.raises(SuiteError, match="'linear'"):
         split_model("fibonacci/linaer")
     with pytest.raises(SuiteError, match="extra"):
-        plan("01_window_sweep", extra=("pow2/fixed",))
+        planned("01_window_sweep", extra=("pow2/fixed",))
     with pytest.raises(SuiteError, match="words"):
-        plan("05_christoffel", words=("64:512",))
+        planned("05_christoffel", words=("64:512",))
 
 
 def test_when_an_extra_model_is_given_then_only_its_window_is_trained():
-    more = set(plan("01_window_sweep", extra=("pow2/fixed/8",))) - set(plan("01_window_sweep"))
+    more = set(planned("01_window_sweep", extra=("pow2/fixed/8",))) - set(planned("01_window_sweep"))
     assert [job.labels.window for job in more] == [8]
     assert next(iter(more)).run.pattern == PatternSpec.of("scaled_base", base="pow2")       # W = 8 and fixed are defaults
 
 
 def test_when_rungs_grow_with_length_then_frozen_ones_are_evaluated_and_otherwise_not():
     variants = {job.labels.series: {dict(e.parameters).get("variant", "") for e in job.evaluations}
-                for job in plan("03_extrapolation")}
+                for job in planned("03_extrapolation")}
     assert "rungs=frozen" in variants["Fibonacci, linear ramp"] and "rungs=frozen" in variants["Powers of two, linear ramp"]
     assert variants["Fibonacci, fixed"] == {""} and variants["Local window, equal edges"] == {""}
     assert {"rope=yarn", "mask=window", "mask=sinks"} <= variants["Dense"]
     assert all("rungs=frozen" not in {dict(e.parameters).get("variant") for e in job.evaluations}
-               for job in plan("03_extrapolation", frozen=False))
+               for job in planned("03_extrapolation", frozen=False))
 
 
 def test_when_dense_gets_a_mask_at_evaluation_then_it_sees_no_untrained_distance():
-    dense = only(plan("03_extrapolation"), "Dense")
+    dense = only(planned("03_extrapolation"), "Dense")
     T = dense.run.train.length
     for evaluation in dense.evaluations:
         own = dict(evaluation.parameters)
@@ -166,7 +161,7 @@ def test_when_dense_gets_a_mask_at_evaluation_then_it_sees_no_untrained_distance
 
 
 def test_when_theta_has_other_rates_then_each_is_a_run_and_says_so():
-    jobs = [job for job in plan("02_learned_alpha", theta_lr=(0.0, 1.0, 100.0), starts=("one",), probe_depths=())
+    jobs = [job for job in planned("02_learned_alpha", theta_lr=(0.0, 1.0, 100.0), starts=("one",), probe_depths=())
             if job.labels.series == "Fibonacci, learned"]
     assert {(job.run.train.theta_lr, job.labels.setting) for job in jobs} == {
         (0.0, "theta rate x0"), (1.0, ""), (100.0, "theta rate x100")}
@@ -183,7 +178,7 @@ def test_when_the_probe_asks_between_rungs_then_some_alpha_can_reach_it_but_not_
     for distance in parameters.probe_distances:
         assert any(0.5 < distance / rung < 1.5 for rung in rungs) and distance not in keys
         assert distance not in {a + b for a in keys for b in keys}                          # two layers, alpha 1
-    for job in plan("02_learned_alpha", profile):
+    for job in planned("02_learned_alpha", profile):
         if job.run.data.source == "marked_copy" and job.run.pattern.name == "learned":
             assert set(pattern_of(job).plan(0, parameters.probe_length).base) == set(rungs)
 
@@ -208,7 +203,7 @@ def test_when_a_pattern_is_named_by_its_parameters_then_it_is_built_again_the_sa
 
 @pytest.mark.parametrize("name", names())
 def test_when_runs_are_finished_then_the_table_has_the_documented_columns_in_order(name):
-    jobs = plan(name)
+    jobs = planned(name)
     table = experiment(name).table(jobs, MadeUpDatabase(lambda job, length, variant: 3.0))
     assert list(table.columns) == list(COLUMNS) and len(table)
     assert table["series"].notna().all() and table["value"].notna().all()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 import pytest
-from made_up_results import WINDOWS, MadeUpDatabase
+from made_up_results import WINDOWS, MadeUpDatabase, one, results
+from plans import planned
 from scipy import stats
 
 from lib.config import RunConfig, TrainConfig
@@ -28,28 +27,6 @@ from suite.study.findings import (capacity_battery, christoffel, extrapolation,
 from suite.study.losses import Losses
 from suite.study.stats import (Interval, bootstrap_mean, paired_difference,
                                sample_std, wilson)
-
-
-@lru_cache
-def planned(name: str):
-    profile = profiles.load("smoke")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="christoffel")
-        return experiment(name).plan(profile.parameters(name), profile)
-
-
-def results(name: str, loss, **kwargs):
-    """Jobs, table and losses of an experiment whose models have the loss that `loss(series, length, variant)` says."""
-    jobs = planned(name)
-    database = MadeUpDatabase(lambda job, length, variant: loss(job.labels.series, length, variant), **kwargs)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="christoffel")
-        return jobs, experiment(name).table(jobs, database), Losses(jobs, database)
-
-
-def one(series: str, loss: float):
-    """3 nats for every model but one."""
-    return lambda name, length, variant: loss if name == series else 3.0
 
 
 # Intervals

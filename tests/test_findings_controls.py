@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from made_up_results import MadeUpDatabase
-from test_findings import one, results
+from made_up_results import MadeUpDatabase, one, results
 
 from lib import paths as where
 from lib.patterns import build, expected

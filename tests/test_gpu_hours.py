@@ -30,10 +30,7 @@ SMALL = ModelConfig(vocab=50, d_model=24, layers=2, heads=4, kv_heads=2, head_di
 LOCAL = PatternSpec.of("local", window=3)
 
 
-@pytest.fixture(autouse=True)
-def outputs(tmp_path, monkeypatch):
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("outputs")
 
 
 # GPUs by name

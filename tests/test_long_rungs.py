@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 import pytest
 from made_up_results import DOMAINS, WINDOWS, MadeUpDatabase
+from plans import loaded, planned
 
 from lib.errors import SuiteError
 from lib.patterns import build
@@ -23,14 +22,6 @@ from suite.study.trend import fit
 
 NAME, RAMP = "09_long_rungs", "Fibonacci, linear ramp"
 pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
-
-
-@lru_cache
-def planned(profile: str = "small"):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="christoffel")
-        loaded = profiles.load(profile)
-        return experiment(NAME).plan(loaded.parameters(NAME), loaded)
 
 
 def series(job) -> str:
@@ -70,7 +61,7 @@ class Results(MadeUpDatabase):
 # The plan
 
 def test_when_small_is_planned_then_pairs_differ_in_their_pattern_alone_and_attend_as_many_pairs():
-    pairs = found.pairs(planned(), RAMP)
+    pairs = found.pairs(planned(NAME, "small"), RAMP)
     seen = {(own.run.train.length, own.run.train.tokens, own.run.train.seed) for own, _ in pairs}
     whole = profiles.load("small").train.tokens
     assert {(256, whole, seed) for seed in (42, 43, 44)} <= seen
@@ -84,7 +75,7 @@ def test_when_small_is_planned_then_pairs_differ_in_their_pattern_alone_and_atte
 
 
 def test_when_a_share_of_the_tokens_is_trained_then_it_has_a_whole_schedule_and_less_warm_up_than_steps():
-    parts = [job.run.train for job in planned() if job.labels.share is not None]
+    parts = [job.run.train for job in planned(NAME, "small") if job.labels.share is not None]
     assert parts and all(train.warmup <= train.steps / 2 for train in parts)
     with pytest.raises(SuiteError, match="fractions"):
         experiment(NAME).plan(Parameters(profile="smoke", window=4, fractions=(0.5,)), profiles.load("smoke"))
@@ -93,19 +84,18 @@ def test_when_a_share_of_the_tokens_is_trained_then_it_has_a_whole_schedule_and_
 
 
 def test_when_other_notebooks_have_a_run_then_it_is_the_same():
-    loaded = profiles.load("small")
     there = {job.run for name in ("01_window_sweep", "08_all_patterns")
-             for job in experiment(name).plan(loaded.parameters(name), loaded)}
-    own = [job for job in planned() if job.run in there]
+             for job in planned(name, "small")}
+    own = [job for job in planned(NAME, "small") if job.run in there]
     assert {series(job) for job in own} == {"Dense", RAMP, found.LOCAL, "Power law", "Christoffel word"}
-    new = {job.run for job in planned() if job.run not in there and job.run.data.source == "text"}
-    assert sum(run.train.tokens for run in new) / loaded.train.tokens == pytest.approx(7.5), "units beyond the others"
+    new = {job.run for job in planned(NAME, "small") if job.run not in there and job.run.data.source == "text"}
+    assert sum(run.train.tokens for run in new) / loaded("small").train.tokens == pytest.approx(7.5), "units beyond the others"
 
 
 @pytest.mark.parametrize("length, rungs, last", [(128, 10, 89), (256, 12, 233), (512, 13, 377), (1024, 15, 987)])
 def test_when_a_length_is_given_then_rungs_go_up_to_it(length, rungs, last):
     assert rungs_within(length) == rungs
-    ramp = next(job for job in planned("overnight" if length == 1024 else "small")
+    ramp = next(job for job in planned(NAME, "overnight" if length == 1024 else "small")
                 if series(job) == RAMP and job.run.train.length == length and job.run.data.source == "text")
     planned_rungs = dict(ramp.run.pattern.parameters).get("rungs", 15)
     distances = build("scaled_base", rungs=planned_rungs, window=0).plan(0, length).distances
@@ -115,13 +105,13 @@ def test_when_a_length_is_given_then_rungs_go_up_to_it(length, rungs, last):
 def test_when_bins_are_made_then_the_first_is_the_windows_reach_and_each_ends_at_twice_the_one_before():
     assert recurrence_edges(12, 256) == (0, 13, 25, 49, 97, 193)
     assert recurrence_edges(300, 256) == (0,)
-    local = next(job for job in planned() if series(job) == found.LOCAL)
+    local = next(job for job in planned(NAME, "small") if series(job) == found.LOCAL)
     edges = dict(next(e for e in local.evaluations if e.name == "recurrence").parameters)["edges"]
     assert edges[1] == max(map(max, found.stack_of(local.run).widths)) + 1
 
 
 def test_when_copies_are_planned_then_the_answer_stands_at_the_asked_distance_and_masks_have_equal_pairs():
-    for job in planned():
+    for job in planned(NAME, "small"):
         if job.run.data.source == "copying":
             string = dict(job.run.data.parameters)["string"]
             assert job.run.train.length - string == job.labels.distance
@@ -156,7 +146,7 @@ def shrinking(job) -> float:
     (lambda job: 0.02 * (series(job) == RAMP), "shows no trend", "no crossing can be named")])
 def test_when_the_difference_changes_with_tokens_then_the_sentences_say_which_way(gain, way, word):
     database = Results(gain, noise=0.001)
-    points, amounts = found.points(planned(), database, RAMP, 256), found.by_tokens(planned(), database, RAMP, 256)
+    points, amounts = found.points(planned(NAME, "small"), database, RAMP, 256), found.by_tokens(planned(NAME, "small"), database, RAMP, 256)
     trend = fit(points.table["tokens"], points.table["estimate"])
     assert len(points.table) == 5 and [own.seeds for own in amounts.values()] == [1, 1, 3]
     assert way in found.say_tokens(amounts, RAMP, trend)
@@ -168,7 +158,7 @@ def test_when_the_difference_changes_with_tokens_then_the_sentences_say_which_wa
 
 def test_when_the_line_crosses_beyond_the_data_then_the_sentence_says_where():
     database = Results(shrinking, noise=1e-4)
-    points = found.points(planned(), database, RAMP, 256)
+    points = found.points(planned(NAME, "small"), database, RAMP, 256)
     trend = fit(points.table["tokens"], points.table["estimate"])
     longest = profiles.load("small").train.tokens
     assert trend.crossing() == pytest.approx(8 * longest, rel=0.05)         # 0.03 nats at 0.01 a doubling: three doublings
@@ -192,14 +182,14 @@ def test_when_losses_are_logged_on_the_way_then_their_difference_is_by_tokens_an
 @pytest.mark.parametrize("sign, words", [(-1, "helps the rungs"), (1, "helps the local window"), (0, "does not measurably")])
 def test_when_longer_context_changes_the_difference_then_the_sentence_says_for_whom(sign, words):
     database = Results(lambda job: sign * 0.0001 * job.run.train.length * (series(job) == RAMP))
-    lengths = found.by_length(planned(), database, RAMP, 0.5)
+    lengths = found.by_length(planned(NAME, "small"), database, RAMP, 0.5)
     assert list(lengths) == [128, 256, 512] and words in found.say_lengths(lengths, RAMP)
 
 
 def test_when_shares_are_rounded_to_steps_then_the_nearest_runs_are_compared():
-    loaded = profiles.load("smoke")                        # 24 steps: an eighth is 3, and 7 tokens in 100 are 1.68 steps
+    smoke = loaded("smoke")                        # 24 steps: an eighth is 3, and 7 tokens in 100 are 1.68 steps
     jobs = experiment(NAME).plan(Parameters(profile="smoke", window=4, seeds=(42,), lengths=(32,), length_fraction=0.07,
-                                            fractions=(0.5, 1.0), others=(), copy_distances=()), loaded)
+                                            fractions=(0.5, 1.0), others=(), copy_distances=()), smoke)
     chosen = found.at_share(jobs, RAMP, 0.07)
     assert {length: own[0][0].run.train.steps for length, own in chosen.items()} == {32: 2, 64: 2}
 
@@ -208,7 +198,7 @@ def test_when_one_domain_differs_then_it_alone_is_named():
     class OnCode(Results):
         def windows(self, job, length, variant, domain):
             return super().windows(job, length, variant, domain) - 0.1 * (domain == "code") * (series(job) == "Power law")
-    table = found.by_domain(planned(), OnCode(), [RAMP, "Power law"], 256)
+    table = found.by_domain(planned(NAME, "small"), OnCode(), [RAMP, "Power law"], 256)
     said = found.say_domains(table)
     assert "lower loss than the local window: Power law on code (-0.1" in said and "higher loss: none" in said
     assert table["group"].tolist() == ["docs", "docs", "code", "code"]
@@ -224,19 +214,19 @@ def test_when_seeds_are_few_then_the_sentence_says_whose_intervals_are_narrower_
 @pytest.mark.parametrize("kind", ["recurrence", "copy"])
 def test_when_far_evidence_pays_then_the_bins_beyond_the_window_are_named(kind):
     database = Results(at=lambda job, bin_: (0.03 if bin_ == 0 else -0.05 if bin_ == 4 else 0.0) * (series(job) == RAMP))
-    table = recurrence.by_recurrence(planned(), database, RAMP, 256, kind)
+    table = recurrence.by_recurrence(planned(NAME, "small"), database, RAMP, 256, kind)
     assert table.index.tolist() == ["0-12", "13-24", "25-48", "49-96", "97-192", "193-255", "first time"]
     assert table["share"].sum() == pytest.approx(1) and table["seeds"].min() == 3
     assert table["estimate"].round(2).tolist() == [0.03, 0, 0, 0, -0.05, 0, 0]
     said = recurrence.say_recurrence(table, RAMP, kind)
     assert "lower loss at distances 97-192 (-0.050)" in said and "higher loss at distances 0-12 (+0.030)" in said
-    same = recurrence.by_recurrence(planned(), Results(), RAMP, 256)
+    same = recurrence.by_recurrence(planned(NAME, "small"), Results(), RAMP, 256)
     assert "no measurable difference" in recurrence.say_recurrence(same, RAMP, kind)
 
 
 def test_when_reach_is_marked_then_it_stands_between_the_bins_it_divides():
-    marks = recurrence.reach_marks(planned(), 256)
-    local = found.stack_of(next(job for job in planned() if series(job) == found.LOCAL).run)
+    marks = recurrence.reach_marks(planned(NAME, "small"), 256)
+    local = found.stack_of(next(job for job in planned(NAME, "small") if series(job) == found.LOCAL).run)
     through = sum(max(widths) for widths in local.widths)                    # 94 of the bin 49 to 96: just before its end
     assert marks["one window"] == 0.5 and 49 <= through <= 96
     assert marks["the stack"] == pytest.approx(2.5 + (through + 1 - 49) / 48)
@@ -244,10 +234,10 @@ def test_when_reach_is_marked_then_it_stands_between_the_bins_it_divides():
 
 def test_when_only_dense_copies_then_the_sentence_names_it_and_the_differences_have_the_sign_of_losses():
     database = Results(right=lambda job: 0.95 if series(job) == "Dense" else 0.6 if series(job) == RAMP else 0.03)
-    copies = found.copies(planned(), database)
+    copies = found.copies(planned(NAME, "small"), database)
     assert copies["Dense"].index.tolist() == [24, 48, 96]
     assert "96: Dense and Fibonacci, linear ramp" in found.say_copies(copies)
-    assert all(own.sign() == "below" for own in found.copy_differences(planned(), database, RAMP).values())
+    assert all(own.sign() == "below" for own in found.copy_differences(planned(NAME, "small"), database, RAMP).values())
     assert "96: Dense." in found.say_copies({**copies, RAMP: copies[found.LOCAL]})
     assert "No planted copy" in found.say_copies({})
 
@@ -263,7 +253,7 @@ def test_when_the_answer_is_drawn_then_it_names_where_rungs_pay_and_else_says_no
 
 @pytest.mark.parametrize("profile, names", [("small", [RAMP]), ("overnight", [RAMP, "Power law", "Christoffel word"])])
 def test_when_families_are_swept_then_each_has_all_lengths_and_tokens(profile, names):
-    jobs = planned(profile)
+    jobs = planned(NAME, profile)
     assert found.swept(jobs, 256) == names and found.compared(jobs, 256)[-1] == "Dense"
     for name in names:
         assert set(found.at_share(jobs, name, 0.5)) == {256, *profiles.load(profile).parameters(NAME).lengths}

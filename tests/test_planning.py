@@ -6,17 +6,11 @@ import json
 from dataclasses import replace
 
 import pytest
-from test_engine import job
-from test_suite import House
+from fake_jobs import job
 
 from suite.plan import estimate, gpus
 from suite.plan import outlook as planning
 from suite.settings import profiles
-
-
-@pytest.fixture
-def house(tmp_path, monkeypatch) -> House:
-    return House(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--gpu", "RTX 3090")])

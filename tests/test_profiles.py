@@ -5,23 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from fake_suite import GOOD
 
 from lib import paths
 from lib.errors import SuiteError
 from suite.settings import profiles
-
-GOOD = """
-description: for tests
-corpus: {vocab: 300, train_tokens: 4000, heldout_tokens: 2000}
-model: {d_model: 16, layers: 2, heads: 2, kv_heads: 1, head_dim: 8, hidden: 32}
-train: {steps: 10, batch: 2, length: 16, lr: 2.0e-3, warmup: 3, precision: fp32, eval_every: 5}
-mixture: {docs: 0.75, code: 0.25}
-rungs: 5
-evaluation: {tokens: 1000, lengths: [16, 32]}
-workers: 1
-notebooks: {01_window_sweep: {windows: [4, 6]}}
-"""
-
 
 @pytest.fixture
 def read(tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from test_engine import Quiet, job
+from fake_jobs import Quiet, job
 
 from lib import paths
 from lib.config import DataConfig, Evaluation

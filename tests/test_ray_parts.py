@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from filelock import FileLock
-from test_engine import Quiet, job
+from fake_jobs import Quiet, job
 from test_ray import (folder,  # noqa: F401  (two of them are fixtures)
                       outputs, ray, text)
 

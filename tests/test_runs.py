@@ -44,10 +44,7 @@ def result(value: float = 0.5, **more) -> SimpleNamespace:
                               "spent": {"forward": 0.5, "backward": 0.75}, **more})
 
 
-@pytest.fixture(autouse=True)
-def outputs(tmp_path, monkeypatch):
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("outputs")
 
 
 @pytest.fixture

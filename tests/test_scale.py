@@ -26,10 +26,7 @@ from suite.study import losses, tables
 RUNS, ROWS = 120, 40
 
 
-@pytest.fixture(autouse=True)
-def outputs(tmp_path, monkeypatch):
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("outputs")
 
 
 @pytest.fixture

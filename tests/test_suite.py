@@ -13,16 +13,12 @@ import termios
 import threading
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from dataclasses import replace
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
-from test_engine import FAKE, TINY, Quiet, events, job
-from test_profiles import GOOD
+from fake_jobs import FAKE, TINY, Quiet, events, job
 
-import data_prep.build
 import suite.experiments
 import suite.report
 from lib import paths
@@ -32,85 +28,9 @@ from suite.experiments import base
 from suite.plan import estimate
 from suite.plan import outlook as planning
 from suite.run import compare as comparison
-from suite.run import engine, execute, places, stamps
+from suite.run import engine, places, stamps
 from suite.run.ray import engine as ray_engine
 from suite.settings import profiles, progress
-
-CELL = 'profile: str = "small"\ncorpus: str = ""\nseeds: list[int] = [42]\ntokens: int = 0\n'
-WRITE = ("from lib import paths\nimport time\nfolder = paths.results(profile)\nfolder.mkdir(parents=True, exist_ok=True)\n"
-         "(folder / '{name}.csv').write_text('value\\n1\\n')\n"
-         "with open(paths.outputs() / 'events.txt', 'a') as file:\n    file.write('execute {name}\\n')\n")
-
-
-class Experiment(base.Experiment):
-    def __init__(self, *jobs: base.Job):
-        self.jobs = jobs
-
-    def plan(self, parameters, profile):
-        return list(self.jobs)
-
-
-@dataclass
-class InProcess:
-    """Executes a notebook's cells here, and writes it to its output, instead of starting a kernel."""
-    notebook: object
-    output: object
-    parameters: dict
-
-    def wait(self) -> execute.Execution:
-        names, error = dict(self.parameters), ""
-        for cell in nbformat.read(self.notebook, as_version=4).cells[1:]:
-            try:
-                exec(cell.source, names)
-            except Exception as found:
-                error = f"Traceback\n{type(found).__name__}: {found}"
-        self.output.write_text(f"executed, {error}")
-        return execute.Execution(error, 0.5)
-
-    def end(self) -> None:
-        raise AssertionError("nothing is to be ended")
-
-
-class House:
-    """A small suite: notebooks, a profile, experiments whose runs the fake worker trains, a page of statuses."""
-
-    def __init__(self, root, monkeypatch):
-        self.root, self.pages, self.experiments = root, [], {}
-        for name in ("NOTEBOOKS", "PROFILES"):
-            monkeypatch.setattr(paths, name, root / name.lower())
-            (root / name.lower()).mkdir()
-        monkeypatch.setenv("SUITE_OUTPUTS", str(root / "outputs"))
-        monkeypatch.setattr(places, "COMMAND", FAKE)
-        monkeypatch.setattr(execute, "Process", InProcess)
-        monkeypatch.setattr(suite.experiments, "experiment", self.experiments.__getitem__)
-        self.text = SimpleNamespace(path=root, fingerprint="text")
-        monkeypatch.setattr(data_prep.build, "corpus", lambda config, say=None: self.text)
-        monkeypatch.setattr(data_prep.build, "existing", lambda config: self.text)
-        monkeypatch.setattr(suite.report, "build", self.page)
-        (root / "profiles" / "tiny.yaml").write_text(GOOD.split("notebooks:")[0])
-
-    def page(self, profile, status, corpus):
-        self.pages.append({name: own.state for name, own in status.items()})
-        self.status = status
-        path = paths.report(profile) / "index.html"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for file in (path, path.with_name("ledger.json")):
-            file.write_text(str(status))
-        return path
-
-    def notebook(self, name: str, *jobs: base.Job, code: str = "") -> None:
-        self.experiments[name] = Experiment(*jobs)
-        cells = [new_code_cell(CELL, metadata={"tags": ["parameters"]}), new_code_cell(WRITE.format(name=name) + code)]
-        nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}),
-                       paths.NOTEBOOKS / f"{name}.ipynb")
-
-    def run(self, command: str = "report", *more: str) -> int:
-        return suite.main([command, *more, "--profile", "tiny"])
-
-
-@pytest.fixture
-def house(tmp_path, monkeypatch) -> House:
-    return House(tmp_path, monkeypatch)
 
 
 def test_when_a_notebook_or_a_run_fails_then_the_others_go_on_and_the_failed_are_named(house, capsys):

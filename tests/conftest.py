@@ -1,0 +1,61 @@
+"""What the test files share: a folder for outputs, one tiny corpus, the plans of the notebooks, a small suite, a rendered page.
+
+A fixture of the whole session is made once a process; what takes seconds is made once for all processes of pytest-xdist, in
+a folder that they share. Such a thing is only read: a test that changes files takes a copy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of this test, where all of the suite's paths lead meanwhile."""
+    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this session that all its processes share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(shared: Path):
+    """The offline corpus at 400 pieces and 20,000 tokens a domain. `build.corpus` holds its own lock, so one process builds."""
+    from data_prep.build import corpus
+    from data_prep.config import CorpusConfig
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUITE_OUTPUTS", str(shared / "corpus"))
+        return corpus(CorpusConfig(vocab=400, train_tokens=20_000, heldout_tokens=3_000))
+
+
+@pytest.fixture(scope="session")
+def plans() -> Callable:
+    """`plans("01_window_sweep", "small", seeds=(1,))`: jobs, planned once a process."""
+    from plans import planned
+    return planned
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A small suite of its own notebooks, profile and experiments, whose runs a fake worker trains."""
+    from fake_suite import House
+    return House(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def apart(shared: Path):
+    """No test reads or writes the outputs of the person who runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUITE_OUTPUTS", str(shared / "outputs"))
+        yield

@@ -1,0 +1,100 @@
+"""A small suite of notebooks and experiments whose runs `fake_worker.py` trains; the fixture `house` gives it to a test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import nbformat
+from fake_jobs import FAKE
+from nbformat.v4 import new_code_cell, new_notebook
+
+import data_prep.build
+import suite.experiments
+import suite.report
+from lib import paths
+from suite import cli
+from suite.experiments import base
+from suite.run import execute, places
+
+GOOD = """
+description: for tests
+corpus: {vocab: 300, train_tokens: 4000, heldout_tokens: 2000}
+model: {d_model: 16, layers: 2, heads: 2, kv_heads: 1, head_dim: 8, hidden: 32}
+train: {steps: 10, batch: 2, length: 16, lr: 2.0e-3, warmup: 3, precision: fp32, eval_every: 5}
+mixture: {docs: 0.75, code: 0.25}
+rungs: 5
+evaluation: {tokens: 1000, lengths: [16, 32]}
+workers: 1
+notebooks: {01_window_sweep: {windows: [4, 6]}}
+"""
+CELL = 'profile: str = "small"\ncorpus: str = ""\nseeds: list[int] = [42]\ntokens: int = 0\n'
+WRITE = ("from lib import paths\nimport time\nfolder = paths.results(profile)\nfolder.mkdir(parents=True, exist_ok=True)\n"
+         "(folder / '{name}.csv').write_text('value\\n1\\n')\n"
+         "with open(paths.outputs() / 'events.txt', 'a') as file:\n    file.write('execute {name}\\n')\n")
+
+
+class Experiment(base.Experiment):
+    def __init__(self, *jobs: base.Job):
+        self.jobs = jobs
+
+    def plan(self, parameters, profile):
+        return list(self.jobs)
+
+
+@dataclass
+class InProcess:
+    """Executes a notebook's cells here, and writes it to its output, instead of starting a kernel."""
+    notebook: object
+    output: object
+    parameters: dict
+
+    def wait(self) -> execute.Execution:
+        names, error = dict(self.parameters), ""
+        for cell in nbformat.read(self.notebook, as_version=4).cells[1:]:
+            try:
+                exec(cell.source, names)
+            except Exception as found:
+                error = f"Traceback\n{type(found).__name__}: {found}"
+        self.output.write_text(f"executed, {error}")
+        return execute.Execution(error, 0.5)
+
+    def end(self) -> None:
+        raise AssertionError("nothing is to be ended")
+
+
+class House:
+    """A small suite: notebooks, a profile, experiments whose runs the fake worker trains, a page of statuses."""
+
+    def __init__(self, root, monkeypatch):
+        self.root, self.pages, self.experiments = root, [], {}
+        for name in ("NOTEBOOKS", "PROFILES"):
+            monkeypatch.setattr(paths, name, root / name.lower())
+            (root / name.lower()).mkdir()
+        monkeypatch.setenv("SUITE_OUTPUTS", str(root / "outputs"))
+        monkeypatch.setattr(places, "COMMAND", FAKE)
+        monkeypatch.setattr(execute, "Process", InProcess)
+        monkeypatch.setattr(suite.experiments, "experiment", self.experiments.__getitem__)
+        self.text = SimpleNamespace(path=root, fingerprint="text")
+        monkeypatch.setattr(data_prep.build, "corpus", lambda config, say=None: self.text)
+        monkeypatch.setattr(data_prep.build, "existing", lambda config: self.text)
+        monkeypatch.setattr(suite.report, "build", self.page)
+        (root / "profiles" / "tiny.yaml").write_text(GOOD.split("notebooks:")[0])
+
+    def page(self, profile, status, corpus):
+        self.pages.append({name: own.state for name, own in status.items()})
+        self.status = status
+        path = paths.report(profile) / "index.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for file in (path, path.with_name("ledger.json")):
+            file.write_text(str(status))
+        return path
+
+    def notebook(self, name: str, *jobs: base.Job, code: str = "") -> None:
+        self.experiments[name] = Experiment(*jobs)
+        cells = [new_code_cell(CELL, metadata={"tags": ["parameters"]}), new_code_cell(WRITE.format(name=name) + code)]
+        nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}),
+                       paths.NOTEBOOKS / f"{name}.ipynb")
+
+    def run(self, command: str = "report", *more: str) -> int:
+        return cli.main([command, *more, "--profile", "tiny"])

@@ -1,0 +1,26 @@
+"""What each notebook would train at each profile, planned once a process; the fixture `plans` gives `planned` to a test."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from functools import cache
+
+from suite.experiments import experiment
+from suite.experiments.base import Job
+from suite.settings import profiles
+
+
+@cache
+def loaded(profile: str) -> profiles.Profile:
+    return profiles.load(profile)
+
+
+@cache
+def planned(name: str, profile: str = "smoke", **changes) -> list[Job]:
+    """The jobs of the notebook `name`, with `changes` to the parameters that it has at `profile`. The list is shared: copy it
+    before you change it."""
+    parameters = loaded(profile).parameters(name)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="christoffel")
+        return experiment(name).plan(replace(parameters, **changes), loaded(profile))
