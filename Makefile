@@ -11,9 +11,12 @@ SLOW    ?=
 VENV  := .venv
 PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+TESTS := $(VENV)/.installed-test
 SUITE  = $(PY) -m suite
 GIVEN  = --profile "$(PROFILE)" $(if $(CORPUS),--corpus "$(CORPUS)") $(ARGS)
 WHERE  = $(if $(ENGINE),--engine "$(ENGINE)")
+# What training needs: the packages of a report, and Ray's with ENGINE=ray.
+TRAINS = $(STAMP) $(if $(filter ray,$(ENGINE)),$(VENV)/.installed-ray)
 
 # The first Python of a right version: PYTHON if it is given, else python3, else the newest one that has its version in its name.
 CHOOSE = for p in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11); do \
@@ -23,7 +26,7 @@ CHOOSE = for p in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 pytho
            "Install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; fi
 
 # An environment whose folder was moved, or whose Python is gone, is stale although its stamp is young.
-STALE := $(shell [ -x $(PY) ] && [ "$$(sed -n 2p $(STAMP) 2>/dev/null)" = "$$(pwd -P)" ] || rm -f $(STAMP))
+STALE := $(shell [ -x $(PY) ] && [ "$$(sed -n 2p $(STAMP) 2>/dev/null)" = "$$(pwd -P)" ] || rm -f $(STAMP) $(STAMP)-*)
 
 .DEFAULT_GOAL := help
 .PHONY: help report test plan compare notebook verify bench gpu-check lab lock clean distclean
@@ -38,7 +41,7 @@ help:
 	@echo "make bench   [ARGS=--quick or --goals]         speed and memory of attention and of a training step, measured"
 	@echo "make gpu-check                                 on a GPU: is it right, how fast (or python3 -m suite.bench.gpu)"
 	@echo "make lab                                       JupyterLab in notebooks/, with the suite's kernel"
-	@echo "make lock                                      requirements.lock anew from pyproject.toml"
+	@echo "make lock                                      both requirements locks anew from pyproject.toml"
 	@echo "make clean                                     delete reports, tables, executed notebooks; keep trained runs"
 	@echo "make distclean                                 delete outputs/ and .venv"
 	@echo
@@ -50,19 +53,22 @@ help:
 	@echo "The report is outputs/PROFILE/report/index.html; python -m suite.run.browse lists what was trained."
 
 $(STAMP): requirements.lock pyproject.toml
-	@$(CHOOSE); "$$python" -I tools/bootstrap.py
+	@$(CHOOSE); "$$python" -I tools/bootstrap.py report
 
-report: $(STAMP)
+$(STAMP)-%: requirements-test.lock $(STAMP)
+	@$(CHOOSE); "$$python" -I tools/bootstrap.py $*
+
+report: $(TRAINS)
 	@$(SUITE) report $(GIVEN) $(WHERE)
 
 plan: $(STAMP)
 	@$(SUITE) plan $(GIVEN) $(if $(GPU),--gpu "$(GPU)")
 
-notebook: $(STAMP)
+notebook: $(TRAINS)
 	@$(if $(NAME),,echo "NAME is missing: make notebook NAME=03_extrapolation" >&2; exit 2;) \
 	$(SUITE) notebook "$(NAME)" $(GIVEN) $(WHERE)
 
-compare: $(STAMP)
+compare: $(TRAINS)
 	@$(if $(PATTERN),,echo "PATTERN is missing: make compare PATTERN=scaled_base" >&2; exit 2;) \
 	$(SUITE) compare "$(PATTERN)" $(GIVEN) $(WHERE)
 
@@ -72,7 +78,7 @@ verify: $(STAMP)
 bench: $(STAMP)
 	@$(PY) -m suite.bench $(ARGS)
 
-test: $(STAMP)
+test: $(TESTS)
 	@$(PY) -m pytest $(if $(SLOW),-m "") $(ARGS)
 
 # On a machine whose own Python has torch and triton: python3 -m suite.bench.gpu, without .venv.
@@ -86,8 +92,10 @@ lab: $(STAMP)
 lock:
 	@$(CHOOSE); set -e; [ -x outputs/tools/bin/uv ] || { "$$python" -m venv outputs/tools; \
 	  outputs/tools/bin/python -m pip install --quiet --disable-pip-version-check uv; }; \
-	outputs/tools/bin/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 \
-	  --no-header --no-emit-index-url --no-annotate --quiet -o requirements.lock
+	compile="outputs/tools/bin/uv pip compile --universal --python-version 3.11 --quiet"; \
+	compile="$$compile --no-header --no-emit-index-url --no-annotate"; \
+	$$compile pyproject.toml -o requirements.lock; \
+	$$compile --group pyproject.toml:test -c requirements.lock -o requirements-test.lock
 
 clean:
 	rm -rf outputs/*/report outputs/*/executed outputs/*/results .pytest_cache .hypothesis

@@ -1,4 +1,4 @@
-"""pyproject.toml, requirements.lock, environment.yml and the Makefile agree, and set-up survives what happens to it."""
+"""pyproject.toml, the two locks, environment.yml and the Makefile agree, and set-up survives what happens to it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from packaging.utils import canonicalize_name
 from lib import paths
 from tools import bootstrap
 
-PROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+PYPROJECT = tomllib.loads((paths.ROOT / "pyproject.toml").read_text("utf-8"))
+PROJECT = PYPROJECT["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 CONDA = yaml.safe_load((paths.ROOT / "environment.yml").read_text("utf-8"))
-LOCK = [Requirement(line) for line in (paths.ROOT / "requirements.lock").read_text("utf-8").splitlines()
-        if line.strip() and not line.startswith("#")]
 MAKEFILE = (paths.ROOT / "Makefile").read_text("utf-8")
 PYTHONS = ("3.11.9", "3.12.9", "3.13.9")
 MACHINES = [{"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
@@ -38,31 +38,42 @@ def environments():
                    "platform_python_implementation": "CPython"}
 
 
-def pinned(environment: dict[str, str]) -> dict[str, str]:
-    """Versions that the lock gives such a machine, by name."""
-    found: dict[str, str] = {}
-    for requirement in LOCK:
+def pinned(lock: str, environment: dict[str, str]) -> dict[str, str]:
+    """Versions that a lock gives such a machine, by name."""
+    versions: dict[str, str] = {}
+    for line in (paths.ROOT / lock).read_text("utf-8").splitlines():
+        requirement = Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate(environment):
             (specifier,) = requirement.specifier
-            assert specifier.operator == "==" and canonicalize_name(requirement.name) not in found, requirement
-            found[canonicalize_name(requirement.name)] = specifier.version
-    return found
+            assert specifier.operator == "==" and canonicalize_name(requirement.name) not in versions, requirement
+            versions[canonicalize_name(requirement.name)] = specifier.version
+    return versions
 
 
-# The three files
+# The files
 
-@pytest.mark.parametrize("text", [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]])
-def test_when_pyproject_asks_for_a_package_then_the_lock_pins_it_in_range_everywhere(text):
-    wanted = Requirement(text)
+@pytest.mark.parametrize(("lock", "texts"), [
+    (bootstrap.REPORT, PROJECT["dependencies"]),
+    (bootstrap.TEST, [*PYPROJECT["dependency-groups"]["test"], *EXTRAS["ray"], *EXTRAS["transformers"]])])
+def test_when_pyproject_asks_for_a_package_then_the_lock_pins_it_in_range_everywhere(lock, texts):
     for environment in environments():
-        if wanted.marker and not wanted.marker.evaluate(environment):
-            continue
-        assert wanted.specifier.contains(pinned(environment)[canonicalize_name(wanted.name)]), (wanted, environment)
+        versions = pinned(lock, environment)
+        for wanted in map(Requirement, texts):
+            if not wanted.marker or wanted.marker.evaluate(environment):
+                assert wanted.specifier.contains(versions[canonicalize_name(wanted.name)]), (wanted, environment)
+
+
+def test_when_tests_are_added_to_a_report_then_no_version_changes_and_a_report_alone_has_none_of_them():
+    for environment in environments():
+        report, test = pinned(bootstrap.REPORT, environment), pinned(bootstrap.TEST, environment)
+        assert all(test[name] == report[name] for name in set(test) & set(report))
+        assert not {"ray", "transformers", "triton", "pytest", "hypothesis"} & set(report)
 
 
 def test_when_conda_makes_the_environment_then_it_installs_the_lock_and_the_suite():
     (pip,) = [entry["pip"] for entry in CONDA["dependencies"] if isinstance(entry, dict)]
-    assert pip == ["-r requirements.lock", "-e ."] and "pip" in CONDA["dependencies"] and CONDA["name"] == PROJECT["name"]
+    assert pip == ["-r requirements.lock", "-e ."] and "pip" in CONDA["dependencies"]
+    assert CONDA["name"] == PROJECT["name"]
     (python,) = [entry for entry in CONDA["dependencies"] if str(entry).startswith("python=")]
     assert SpecifierSet(PROJECT["requires-python"]).contains(python.removeprefix("python="))
     assert len(CONDA["dependencies"]) == 3, "a package beside the lock would not be pinned"
@@ -77,34 +88,37 @@ def test_when_a_python_is_accepted_then_pyproject_bootstrap_and_makefile_agree()
 
 def test_when_the_lock_is_made_anew_then_its_command_is_the_makefile_s():
     recipe = make("--dry-run", "lock").stdout
-    for option in ("pip compile pyproject.toml", "--extra test", "--universal", "--python-version 3.11", "-o requirements"):
+    for option in ("pip compile --universal --python-version 3.11", "pyproject.toml -o requirements.lock",
+                   "--group pyproject.toml:test -c requirements.lock -o requirements-test.lock", "--no-emit-index-url"):
         assert option in recipe
 
 
 # The Makefile
 
 def make(*arguments: str, folder: Path = paths.ROOT, **variables: str) -> subprocess.CompletedProcess:
-    own = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PROFILE", "CORPUS", "ENGINE", "NAME", "PATTERN", "PYTHON", "ARGS")
-    inherited = {name: value for name, value in os.environ.items() if name not in own}
-    return subprocess.run([*MAKE, *arguments], cwd=folder, env={**inherited, **variables}, capture_output=True, text=True)
+    dropped = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PROFILE", "CORPUS", "ENGINE", "NAME", "PATTERN", "PYTHON", "ARGS", "SLOW")
+    inherited = {name: value for name, value in os.environ.items() if name not in dropped}
+    return subprocess.run([*MAKE, *arguments], cwd=folder, env={**inherited, **variables}, capture_output=True,
+                          text=True)
 
 
 @pytest.fixture
 def clone(tmp_path) -> Path:
     """What make needs of the repository, without an environment."""
     folder = tmp_path / "a clone"
-    (folder / "lib").mkdir(parents=True)
-    for name in ("Makefile", "pyproject.toml", "requirements.lock", "tools/bootstrap.py"):
+    (folder / "tools").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", bootstrap.REPORT, bootstrap.TEST, "tools/bootstrap.py"):
         shutil.copy(paths.ROOT / name, folder / name)
     return folder
 
 
 @pytest.fixture
 def installed(clone) -> Path:
-    """A clone with an environment: this interpreter, and the stamp of a finished installation."""
+    """A clone with an environment: this interpreter, and the stamps of finished installations."""
     (clone / ".venv" / "bin").mkdir(parents=True)
     (clone / ".venv" / "bin" / "python").symlink_to(sys.executable)
-    (clone / ".venv" / ".installed").write_text(bootstrap.wanted(clone.resolve()))
+    for name in ("report", "test", "ray"):
+        bootstrap.stamp(clone, name).write_text(bootstrap.wanted(clone.resolve(), name))
     return clone
 
 
@@ -151,7 +165,15 @@ def test_when_the_environment_is_missing_or_stale_then_it_is_made_first(installe
         later = stamp.stat().st_mtime + 5
         os.utime(installed / "requirements.lock", (later, later))
     recipe = make("--dry-run", "-j2", "report", "test", folder=installed).stdout
-    assert recipe.count("tools/bootstrap.py") == 1 and recipe.index("bootstrap") < recipe.index("pytest")
+    assert recipe.count("bootstrap.py report") == recipe.count("bootstrap.py test") == 1
+    assert recipe.index("bootstrap.py report") < recipe.index("bootstrap.py test") < recipe.index("pytest")
+
+
+@pytest.mark.parametrize(("target", "sets"), [
+    ("report", ["report"]), ("test", ["report", "test"]), ("plan ENGINE=ray", ["report"]),
+    ("report ENGINE=ray", ["report", "ray"])])
+def test_when_a_target_is_made_in_a_fresh_clone_then_only_what_it_needs_is_installed(clone, target, sets):
+    assert re.findall(r"bootstrap\.py (\w+)", make("--dry-run", *target.split(), folder=clone).stdout) == sets
 
 
 def test_when_no_python_is_right_then_make_says_which_are(clone):
@@ -196,6 +218,24 @@ def test_when_installed_then_lock_and_suite_are_installed_once_and_the_stamp_say
     assert bootstrap.main(clone) == 0 and len(pip.read_text().splitlines()) == 4
 
 
+def test_when_a_set_is_added_then_the_others_stay_and_a_new_lock_of_tests_renews_tests_alone(clone, pip):
+    assert [bootstrap.main(clone, name) for name in ("report", "test", "ray", "test", "report")] == [0] * 5
+    asked = pip.read_text().splitlines()
+    assert len(asked) == 4 and asked[2].endswith("--no-compile -r requirements-test.lock")
+    assert asked[3].endswith("-c requirements.lock -c requirements-test.lock ray>=2.60,<3")
+    (clone / "requirements-test.lock").write_text("pytest==9.2.0\n")
+    assert [bootstrap.main(clone, name) for name in ("report", "test")] == [0, 0]
+    assert [line.split()[-1] for line in pip.read_text().splitlines()[4:]] == ["requirements-test.lock"]
+
+
+def test_when_tests_come_first_or_a_set_is_misspelt_then_a_report_is_installed_too_or_nothing(clone, pip, capsys):
+    assert bootstrap.main(clone, "tests") == 2 and not pip.exists()
+    assert "report, test, ray, transformers" in capsys.readouterr().out
+    assert bootstrap.main(clone, "test") == 0
+    last = [line.split()[-1] for line in pip.read_text().splitlines()]
+    assert last == ["requirements.lock", ".", "requirements-test.lock"]
+
+
 def test_when_installing_fails_then_no_stamp_is_left_and_the_next_start_begins_anew(clone, pip, monkeypatch, capsys):
     monkeypatch.setenv("PIP_STATUS", "1")
     assert bootstrap.main(clone) == 1
@@ -208,14 +248,14 @@ def test_when_installing_fails_then_no_stamp_is_left_and_the_next_start_begins_a
 
 
 def test_when_two_makes_start_at_once_then_one_installs_and_the_other_waits(clone, pip):
-    start = [sys.executable, "-I", str(clone / "lib" / "bootstrap.py")]
+    start = [sys.executable, "-I", str(clone / "tools" / "bootstrap.py"), "test"]
     processes = [subprocess.Popen(start, env={**os.environ, "PIP_SLEEP": "0.3"}) for _ in range(3)]
     assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
-    assert len(pip.read_text().splitlines()) == 2
+    assert len(pip.read_text().splitlines()) == 3
 
 
 def test_when_an_installation_is_killed_then_there_is_no_stamp(clone, pip):
-    start = [sys.executable, "-I", str(clone / "lib" / "bootstrap.py")]
+    start = [sys.executable, "-I", str(clone / "tools" / "bootstrap.py"), "test"]
     process = subprocess.Popen(start, env={**os.environ, "PIP_SLEEP": "30"}, start_new_session=True)
     while not pip.exists():
         assert process.poll() is None

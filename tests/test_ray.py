@@ -28,7 +28,7 @@ from suite.run.ray.engine import SETTINGS, Ray
 from suite.settings.fingerprints import run_fingerprint
 
 os.environ.update(SETTINGS)                            # before Ray reads them
-ray = pytest.importorskip("ray", reason="Ray is not installed: .venv/bin/python -m pip install '.[ray]'")
+ray = pytest.importorskip("ray", reason="Ray is not installed: python3 tools/bootstrap.py ray")
 
 HERE = Path(__file__).resolve().parent
 FAKE, QUICK = (str(HERE / "fake_worker.py"),), (str(HERE / "quick_worker.py"),)

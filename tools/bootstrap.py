@@ -1,7 +1,11 @@
-"""Make `.venv` and install exactly what `requirements.lock` pins. Run by make with any Python of the right version.
+"""Make `.venv` and install exactly what the locks pin: `python3 tools/bootstrap.py [report | test | ray | transformers]`.
 
-Only the standard library is used, since nothing is installed yet. A file lock lets two makes at once share one installation;
-an installation that was interrupted starts over; the stamp appears when all is there, never before.
+`make` runs this with any Python of a right version; only the standard library is used, since nothing is installed yet.
+`report` is what a report needs (requirements.lock). Every other set is added to it and leaves it as it is: `test` is
+requirements-test.lock; an extra of pyproject.toml (ray, transformers) is installed at the versions of the two locks.
+
+Two makes at once share one installation through a file lock. An installation that was interrupted starts over. The stamp
+of a set appears when the whole set is installed.
 """
 
 from __future__ import annotations
@@ -12,39 +16,54 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST, NEWEST = (3, 11), (3, 13)
-INPUTS = ("requirements.lock", "pyproject.toml")
+REPORT, TEST = "requirements.lock", "requirements-test.lock"
+SETS = ("report", "test", "ray", "transformers")
 
 
-def wanted(root: Path) -> str:
-    """The stamp of a finished environment: the inputs' content, and the folder, since an environment cannot be moved."""
+def stamp(root: Path, name: str) -> Path:
+    """The file that says that the set `name` is installed."""
+    return root / ".venv" / (".installed" if name == "report" else f".installed-{name}")
+
+
+def wanted(root: Path, name: str = "report") -> str:
+    """Content of the stamp of a finished set: a hash of its inputs, and the folder, since an environment cannot move."""
     digest = hashlib.sha256()
-    for name in INPUTS:
-        digest.update((root / name).read_bytes())
+    for file in (REPORT, "pyproject.toml") if name == "report" else (REPORT, "pyproject.toml", TEST):
+        digest.update((root / file).read_bytes())
     return f"{digest.hexdigest()}\n{root}\n"
 
 
-def fresh(root: Path, stamp: Path) -> bool:
-    """Whether the environment is whole and made from the present inputs; then the stamp is as young as they are."""
-    return stamp.exists() and stamp.read_text() == wanted(root) and os.access(root / ".venv" / "bin" / "python", os.X_OK)
+def installed(root: Path, name: str) -> bool:
+    """Whether the set `name` was installed from the present inputs."""
+    return stamp(root, name).exists() and stamp(root, name).read_text() == wanted(root, name)
 
 
-def install(root: Path) -> None:
-    """Create the environment if there is none (or a broken one) and bring it to the lock's versions."""
-    venv, unfinished = root / ".venv", root / ".venv" / ".unfinished"
-    python = venv / "bin" / "python"
-    if unfinished.exists() or not works(python):
-        shutil.rmtree(venv, ignore_errors=True)
-        create(venv)
+def asked(root: Path, name: str) -> list[str]:
+    """Arguments of `pip install` for the set `name`."""
+    if name == "report":
+        return ["-r", REPORT]
+    if name == "test":
+        return ["-r", TEST]
+    extras = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    return ["-c", REPORT, "-c", TEST, *extras[name]]
+
+
+def install(root: Path, name: str) -> None:
+    """Bring the environment to the versions of the set `name`; nothing that has its version already is touched."""
+    say(f"installing the pinned packages of the set '{name}' into .venv (minutes the first time)")
+    # Python compiles a module at its first import. pip would compile all of them, which doubles the time of this step.
+    python = str(root / ".venv" / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    unfinished = root / ".venv" / ".unfinished"
     unfinished.touch()
-    say("installing the pinned packages into .venv (some minutes the first time)")
-    # Python compiles what is imported, when it is; compiling all that is there, as pip would, doubles the time of this.
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-    subprocess.run([*pip, "-r", "requirements.lock"], check=True, cwd=root)
-    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--editable", "."], check=True, cwd=root)
+    subprocess.run([*pip, *asked(root, name)], check=True, cwd=root)
+    if name == "report":
+        subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--editable", "."], check=True, cwd=root)
     unfinished.unlink()
 
 
@@ -54,8 +73,8 @@ def create(venv: Path) -> None:
 
 
 def works(python: Path) -> bool:
-    """Whether the environment's Python is there, starts (it is a link to one that may be gone) and has a right version."""
-    if not python.exists():
+    """Whether the environment's Python exists, starts (it links to one that may be gone) and has a right version."""
+    if not os.access(python, os.X_OK):
         return False
     code = f"import sys, pip; sys.exit(not {OLDEST} <= sys.version_info[:2] <= {NEWEST})"
     return subprocess.run([str(python), "-c", code], capture_output=True).returncode == 0
@@ -65,25 +84,33 @@ def say(text: str) -> None:
     print(f"[set-up] {text}", flush=True)
 
 
-def main(root: Path = ROOT) -> int:
+def main(root: Path = ROOT, name: str = "report") -> int:
+    """Install the set `name`, and `report` before it. Returns 0 when all is there, 1 if pip failed, 2 if the call is wrong."""
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         say(f"Python {sys.version.split()[0]} is not supported; 3.11, 3.12 or 3.13 is: make PYTHON=python3.12")
         return 2
-    stamp = root / ".venv" / ".installed"
+    if name not in SETS:
+        say(f"there is no set '{name}'; the sets are {', '.join(SETS)}")
+        return 2
     with open(root / "pyproject.toml", "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)          # the other make waits here, then finds all done
-        if fresh(root, stamp):
-            stamp.touch()
-            return 0
-        stamp.unlink(missing_ok=True)
+        fcntl.flock(file, fcntl.LOCK_EX)          # another make waits here, then finds its sets installed
+        venv = root / ".venv"
         try:
-            install(root)
+            if (venv / ".unfinished").exists() or not works(venv / "bin" / "python"):
+                shutil.rmtree(venv, ignore_errors=True)
+                create(venv)
+            for part in dict.fromkeys(("report", name)):
+                if installed(root, part):
+                    stamp(root, part).touch()     # make compares times
+                    continue
+                stamp(root, part).unlink(missing_ok=True)
+                install(root, part)
+                stamp(root, part).write_text(wanted(root, part))
         except subprocess.CalledProcessError as error:
-            say(f"failed: {' '.join(map(str, error.cmd))} (exit {error.returncode}); run make again when that is mended")
+            say(f"failed: {' '.join(map(str, error.cmd))} (exit {error.returncode}); run make again when it is mended")
             return 1
-        stamp.write_text(wanted(root))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(ROOT, *sys.argv[1:2]))

@@ -64,7 +64,8 @@ class Ray:
         Raises `SuiteError` at once where Ray is not installed or a number makes no sense.
         """
         if importlib.util.find_spec("ray") is None:
-            raise SuiteError("the engine ray needs Ray, which is not installed here: .venv/bin/python -m pip install '.[ray]'")
+            raise SuiteError("the engine ray needs Ray, which is not installed here; `make report ENGINE=ray` and "
+                             "`python3 tools/bootstrap.py ray` install it")
         require(cpus is None or cpus >= 1, "--run-cpus", cpus, "1 or more")
         require(gpus is None or gpus >= 0 and (gpus < 1 or gpus == int(gpus)), "--run-gpus", gpus,
                 "0, a part of one GPU (0.5: two runs share it) or a whole number")
