@@ -96,7 +96,8 @@ def test_when_the_lock_is_made_anew_then_its_command_is_the_makefile_s():
 # The Makefile
 
 def make(*arguments: str, folder: Path = paths.ROOT, **variables: str) -> subprocess.CompletedProcess:
-    dropped = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PROFILE", "CORPUS", "ENGINE", "NAME", "PATTERN", "PYTHON", "ARGS", "SLOW")
+    dropped = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PROFILE", "CORPUS", "ENGINE", "NAME", "PATTERN", "PYTHON", "ARGS",
+               "SLOW")
     inherited = {name: value for name, value in os.environ.items() if name not in dropped}
     return subprocess.run([*MAKE, *arguments], cwd=folder, env={**inherited, **variables}, capture_output=True,
                           text=True)

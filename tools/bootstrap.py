@@ -1,11 +1,11 @@
-"""Make `.venv` and install exactly what the locks pin: `python3 tools/bootstrap.py [report | test | ray | transformers]`.
+"""Make `.venv` and install exactly what the locks pin: `tools/bootstrap.py [report | test | ray | transformers]`.
 
 `make` runs this with any Python of a right version; only the standard library is used, since nothing is installed yet.
 `report` is what a report needs (requirements.lock). Every other set is added to it and leaves it as it is: `test` is
 requirements-test.lock; an extra of pyproject.toml (ray, transformers) is installed at the versions of the two locks.
 
-Two makes at once share one installation through a file lock. An installation that was interrupted starts over. The stamp
-of a set appears when the whole set is installed.
+Two makes at once share one installation through a file lock. An installation that was interrupted starts over. The
+stamp of a set appears when the whole set is installed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def stamp(root: Path, name: str) -> Path:
 
 
 def wanted(root: Path, name: str = "report") -> str:
-    """Content of the stamp of a finished set: a hash of its inputs, and the folder, since an environment cannot move."""
+    """Content of a finished set's stamp: a hash of its inputs, and the folder, since an environment cannot move."""
     digest = hashlib.sha256()
     for file in (REPORT, "pyproject.toml") if name == "report" else (REPORT, "pyproject.toml", TEST):
         digest.update((root / file).read_bytes())
@@ -85,7 +85,7 @@ def say(text: str) -> None:
 
 
 def main(root: Path = ROOT, name: str = "report") -> int:
-    """Install the set `name`, and `report` before it. Returns 0 when all is there, 1 if pip failed, 2 if the call is wrong."""
+    """Install `report` and the set `name`. Returns 0 when all is there, 1 if pip failed, 2 if the call is wrong."""
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         say(f"Python {sys.version.split()[0]} is not supported; 3.11, 3.12 or 3.13 is: make PYTHON=python3.12")
         return 2
