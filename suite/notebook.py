@@ -8,8 +8,11 @@ The parameters cell above holds `name: type = literal  # meaning`; papermill's i
 
 from __future__ import annotations
 
+import ast
 import base64
+import inspect
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from lib import paths
 from lib.config import fingerprint
-from lib.errors import SuiteError
+from lib.errors import SuiteError, one_of
 from lib.files import write_atomically
-from suite.experiments import experiment
+from suite.experiments import experiment, names
+from suite.run import stamps
 from suite.settings.parameters import (Declared, assigned, declared_by,
                                        parse_cell, require_known, validated)
 from suite.settings.profiles import load
@@ -29,10 +33,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from lib.data import Corpus
+    from suite.claims import Judgement
     from suite.experiments.base import Job, Parameters
     from suite.run.database import Database
+    from suite.study.frames import Study
 
 INJECTED = "# Parameters"              # the first line of the cell that papermill injects
+SOURCE_LINES = 25                      # lines of code that a reader takes in beside an equation
+ENOUGH_SEEDS = 3                       # from here on a claim's sentence does not name its seeds
 
 
 class Notebook:
@@ -61,11 +69,17 @@ class Notebook:
         from suite.run.database import Database
         return Database(self.profile.name, self.corpus)
 
+    @cached_property
+    def study(self) -> Study:
+        """The models by their labels, and what compares them (`suite.study.frames`)."""
+        from suite.study.frames import Study
+        return Study(self.jobs, self.database, self.name, self.parameters, self.profile)
+
     def run(self) -> pd.DataFrame:
         """Train and evaluate what is missing, with a progress display; the tidy table of all (columns: `COLUMNS`)."""
         from suite.run.engine import ensure
         ensure(self.jobs, self.profile.name, self.corpus, self.profile.workers)
-        return self.experiment.table(self.jobs, self.database)
+        return self.study.table
 
     def save(self, table: pd.DataFrame) -> Path:
         """Write the table as CSV, whole or not at all, and return its path.
@@ -103,6 +117,97 @@ class Notebook:
         """A computed sentence that stays where it is: a fact beside a table or a figure, not a result of the experiment."""
         from IPython.display import display
         display({"text/markdown": sentence, "text/plain": sentence}, raw=True)
+
+    # Claims of the ledger
+
+    @cached_property
+    def finished(self) -> list[str]:
+        """The other notebooks that have been executed at this profile."""
+        return [name for name in names() if name != self.name and stamps.record(self.profile.name, name).is_file()]
+
+    @cached_property
+    def judgements(self) -> dict[str, Judgement]:
+        """The ledger's verdicts by identifier, from this notebook at its parameters and from those that are finished; of the
+        latter only what Holm's correction counts."""
+        from suite import claims
+        asked = [claim for claim in claims.load() if claim.notebook == self.name
+                 or claim.notebook in self.finished and not claim.call.measure.exact]
+
+        def study(name: str) -> Study:
+            own = name == self.name
+            return self.study if own else claims.Evidence(self.profile, name, self.finished, lambda: self.database)
+        return {own.claim.id: own for own in claims.judge_from(asked, study, lambda: self.database)}
+
+    def claim(self, *identifiers: str) -> None:
+        """Statement, number with its interval, and verdict of claims that this notebook decides, as the ledger has them: one
+        as a paragraph, several as a table. The report puts the ledger's final row in their place."""
+        from IPython.display import display
+        known = [name for name, own in self.judgements.items() if own.claim.notebook == self.name]
+        chosen = [self.judgements[one_of(name, known, f"claim of {self.name}")] for name in identifiers]
+        text = paragraph(chosen[0]) if len(chosen) == 1 else claims_table(chosen)
+        metadata = {"claim": identifiers[0]} if len(chosen) == 1 else {"claims": list(identifiers)}
+        text += self.correction(chosen)
+        display({"text/markdown": text, "text/plain": text}, raw=True, metadata=metadata)
+
+    def claims(self, section: str) -> None:
+        """`claim` of all whose evidence the ledger places below this heading."""
+        own = [judgement.claim for judgement in self.judgements.values() if judgement.claim.notebook == self.name]
+        one_of(section, [claim.section for claim in own], f"section of {self.name} with claims")
+        self.claim(*(claim.id for claim in own if claim.section == section))
+
+    def correction(self, chosen: Sequence[Judgement]) -> str:
+        """What Holm's correction counts here, where a number has one."""
+        if all(own.p is None for own in chosen):
+            return ""
+        count = sum(own.p is not None for own in self.judgements.values())
+        waiting = sorted(set(names()) - {self.name, *self.finished})
+        later = f"; not counted yet: {', '.join(waiting)}" if waiting else ""
+        return f"\n\n*Holm's correction counts the {count} claims that can be judged now{later}.*"
+
+    def source(self, *objects: Any, start: str = "", end: str = "") -> None:
+        """The code of functions or classes, without docstring, as it stands in its file: from the first line that holds
+        `start` to the next that holds `end`, both shown. At most 25 lines, else a `SuiteError`."""
+        from IPython.display import display
+        for each in objects:
+            path, code = source_of(each, start, end)
+            text = f"`{path}`\n\n```python\n{code}\n```"
+            display({"text/markdown": text, "text/plain": text}, raw=True, metadata={"source": path})
+
+
+def paragraph(own: Judgement) -> str:
+    """A claim with its verdict, as Markdown."""
+    return f"**{own.claim.statement}** *{own.verdict.capitalize()}*: {own.sentence}{seeds_behind(own)}"
+
+
+def claims_table(judgements: Sequence[Judgement]) -> str:
+    """Claims with their verdicts, one a row, as Markdown; what the profile does not test is only named."""
+    tested = [own for own in judgements if own.effect is not None]
+    rows = [f"| {own.claim.statement} | {own.number} | {'' if own.p is None else f'{own.p:.2g}'} | {own.seeds or 'exact'} | "
+            f"{own.verdict} |" for own in tested]
+    head = ["| claim | effect (95 % interval) | p | seeds | verdict |", "|---|---|---|---|---|"] if rows else []
+    others = [f"`{own.claim.id}` ({own.verdict})" for own in judgements if own.effect is None]
+    return "\n".join([*head, *rows, *([f"\nNo number at these parameters: {', '.join(others)}."] if others else [])])
+
+
+def seeds_behind(own: Judgement) -> str:
+    """How many seeds are behind a number, where its sentence does not say it."""
+    return f" {own.seeds} seeds." if own.seeds >= ENOUGH_SEEDS else ""
+
+
+def source_of(item: Any, start: str, end: str) -> tuple[str, str]:
+    """The file of a function or class, relative to the repository, and its lines from `start` to `end`."""
+    lines = textwrap.dedent(inspect.getsource(item)).splitlines()
+    body = ast.parse("\n".join(lines)).body[0].body
+    if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) and len(body) > 1:
+        del lines[body[0].lineno - 1:body[0].end_lineno]
+    first = next((at for at, line in enumerate(lines) if start in line), len(lines))
+    last = next((at for at in range(first + 1, len(lines)) if end and end in lines[at]), len(lines) - 1 if not end else -1)
+    cut = lines[first:last + 1]
+    if not 1 <= len(cut) <= SOURCE_LINES:
+        raise SuiteError(f"source of {item.__qualname__} from {start!r} to {end!r}: {len(cut)} lines, not 1 to {SOURCE_LINES}; "
+                         "name other lines as start and end")
+    path = Path(inspect.getsourcefile(item)).resolve().relative_to(paths.ROOT)
+    return str(path), textwrap.dedent("\n".join(cut))
 
 
 def read_parameters(name: str, cls: type[Parameters], namespace: Mapping[str, Any]) -> Parameters:

@@ -11,12 +11,13 @@ from made_up_results import DOMAINS, MadeUpDatabase
 
 from lib.config import Evaluation, RunConfig, fingerprint
 from lib.patterns.learned import alpha_of
-from suite.claims.evidence import Evidence, pattern_of
+from suite.claims.evidence import Evidence
 from suite.claims.judge import Judgement, judge_from
 from suite.claims.ledger import Claim, load
 from suite.experiments import names
 from suite.experiments.base import Job
 from suite.settings import profiles
+from suite.study.frames import stack_of
 
 ITEMS = 60
 TOKENS, BLOCK = 8192, 32        # held-out tokens of a domain, and how many share their noise
@@ -71,14 +72,14 @@ class ClaimDatabase(MadeUpDatabase):
         more = []
         if "alphas" in asked:
             more += [("alpha", alpha_of(theta) + self.number("alpha", job, 0.0), "", layer)
-                     for layer, theta in enumerate(pattern_of(job).thetas)]
+                     for layer, theta in enumerate(stack_of(job.run).thetas)]
         if "alpha_landscape" in asked:
             more += [("alpha_nll_change", 0.0, f"alpha={value:g}", layer) for layer in range(job.run.model.layers)
                      for value in (0.6, 0.8, 1.0, 1.2, 1.4)]
         rows = pd.DataFrame(more, columns=["measure", "value", "variant", "layer"]).astype({"layer": "Int64"})
         rows = rows.reindex(columns=frame.columns).assign(run=frame["run"].iloc[0], split="")
         found = pd.concat([frame, rows.astype(frame.dtypes)], ignore_index=True) if more else frame
-        size = self.number("size", job, 1000 + (job.run.model.layers if pattern_of(job).learned else 0))
+        size = self.number("size", job, 1000 + (job.run.model.layers if stack_of(job.run).learned else 0))
         return found.assign(run_tokens_per_s=self.number("speed", job, 1000.0), parameters=size)
 
 

@@ -17,11 +17,12 @@ from claim_results import ClaimDatabase, judged
 from lib import paths
 from lib.errors import SuiteError
 from suite.claims import as_json
-from suite.claims.evidence import Found, NotTested, Part
+from suite.claims.evidence import Measured, Part
 from suite.claims.judge import VERDICTS
 from suite.claims.ledger import DOCUMENTS, LEDGER, Call, Claim, load, read
 from suite.claims.measures import Measure
 from suite.claims.region import Region, decide
+from suite.study.frames import NotTested
 from suite.study.stats import Interval
 
 CLAIMS = {claim.id: claim for claim in load()}
@@ -150,7 +151,7 @@ def made(value, region=None, name="c", exact=False) -> Claim:
     def function(evidence):
         if isinstance(value, Exception):
             raise value
-        return Found((Part("A minus B", value),), getattr(value, "seeds", 0))
+        return Measured((Part("A minus B", value),), getattr(value, "seeds", 0))
     return Claim(name, "suite", "S.", "C.", Region.read(region or {"below": 0}), "01_window_sweep", "The experiment",
                  Call(Measure("made", function, "nats", exact)))
 

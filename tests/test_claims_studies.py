@@ -52,7 +52,7 @@ def verdicts(**numbers):
 def test_when_patterns_are_claimed_then_all_of_the_literature_and_all_families_are_among_them():
     wanted = [dict(claim.call.arguments)["series"] for claim in claims() if claim.notebook == "08_all_patterns"]
     from suite.experiments.all_patterns import LITERATURE
-    assert set(LITERATURE.values()) <= set(wanted) and {"Power law", "Christoffel", "Fibonacci, fixed"} <= set(wanted)
+    assert set(LITERATURE.values()) <= set(wanted) and {"Power law", "Christoffel word", "Fibonacci, fixed"} <= set(wanted)
 
 
 @pytest.mark.parametrize("loss, verdict", [(2.9, "supported"), (3.1, "contradicted"), (3.0, "undecided")])

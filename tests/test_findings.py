@@ -25,7 +25,7 @@ from suite.study.findings import (capacity_battery, christoffel, extrapolation,
                                   learned_alpha, power_law_sigma,
                                   published_sweep, shared, window_sweep)
 from suite.study.losses import Losses
-from suite.study.stats import (Interval, bootstrap_mean, paired_difference,
+from suite.study.stats import (Interval, mean_interval, paired_difference,
                                sample_std, wilson)
 
 
@@ -33,16 +33,16 @@ from suite.study.stats import (Interval, bootstrap_mean, paired_difference,
 
 def test_when_windows_vary_then_the_interval_is_that_of_their_mean():
     sample = np.random.default_rng(1).normal(0.3, 0.2, 400)
-    found = bootstrap_mean([sample])
+    found = mean_interval([sample])
     half = 1.96 * sample.std(ddof=1) / math.sqrt(400)
     assert found.estimate == pytest.approx(sample.mean()) and found.count == 400
     assert found.low == pytest.approx(sample.mean() - half, abs=0.1 * half)
     assert found.high == pytest.approx(sample.mean() + half, abs=0.1 * half)
-    assert bootstrap_mean([sample]) == found
+    assert mean_interval([sample]) == found
 
 
 def test_when_domains_differ_in_size_then_each_counts_alike():
-    assert bootstrap_mean([np.array([1.0, 1.0]), np.array([3.0] * 50)]).estimate == 2.0
+    assert mean_interval([np.array([1.0, 1.0]), np.array([3.0] * 50)]).estimate == 2.0
 
 
 def test_when_pairs_share_their_noise_then_the_interval_is_narrow():
@@ -52,7 +52,7 @@ def test_when_pairs_share_their_noise_then_the_interval_is_narrow():
     with pytest.raises(SuiteError, match="same windows"):
         paired_difference([noise], [noise[:-1]])
     with pytest.raises(SuiteError, match="at least two"):
-        bootstrap_mean([np.array([1.0])])
+        mean_interval([np.array([1.0])])
 
 
 @pytest.mark.parametrize("successes, trials", [(0, 10), (3, 10), (50, 100), (100, 100)])

@@ -147,7 +147,7 @@ def shrinking(job) -> float:
 def test_when_the_difference_changes_with_tokens_then_the_sentences_say_which_way(gain, way, word):
     database = Results(gain, noise=0.001)
     points, amounts = found.points(planned(NAME, "small"), database, RAMP, 256), found.by_tokens(planned(NAME, "small"), database, RAMP, 256)
-    trend = fit(points.table["tokens"], points.table["estimate"])
+    trend = fit(points.table["tokens"], points.table["estimate"], points.windows)
     assert len(points.table) == 5 and [own.seeds for own in amounts.values()] == [1, 1, 3]
     assert way in found.say_tokens(amounts, RAMP, trend)
     said = found.say_extrapolation(trend, points, RAMP)
@@ -159,7 +159,7 @@ def test_when_the_difference_changes_with_tokens_then_the_sentences_say_which_wa
 def test_when_the_line_crosses_beyond_the_data_then_the_sentence_says_where():
     database = Results(shrinking, noise=1e-4)
     points = found.points(planned(NAME, "small"), database, RAMP, 256)
-    trend = fit(points.table["tokens"], points.table["estimate"])
+    trend = fit(points.table["tokens"], points.table["estimate"], points.windows)
     longest = profiles.load("small").train.tokens
     assert trend.crossing() == pytest.approx(8 * longest, rel=0.05)         # 0.03 nats at 0.01 a doubling: three doublings
     assert f"crosses zero at {found.short(trend.crossing())} tokens" in found.say_extrapolation(trend, points, RAMP)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from lib.errors import SuiteError
-from suite.study.stats import bootstrap_mean
+from suite.study.stats import mean_interval
 from suite.study.trend import fit, linearised
 
 TOKENS = [1e6, 2e6, 4e6, 4e6, 4e6]
@@ -45,12 +45,12 @@ def test_when_other_windows_would_change_the_line_then_the_extrapolation_is_wide
     rng = np.random.default_rng(0)
     common = rng.normal(0, 0.2, 50)                       # what a window does to every pair alike: no residual shows it
     windows = [[value + common - common.mean(), np.full(20, value)] for value in VALUES]
-    trend = fit(TOKENS, VALUES)
-    plain, wide = trend.predicted(64e6), trend.extrapolated(64e6, windows)
+    trend = fit(TOKENS, VALUES, windows)
+    plain, wide = trend.predicted(64e6), trend.extrapolated(64e6)
     assert wide.estimate == pytest.approx(plain.estimate)
-    by_text = bootstrap_mean([common - common.mean(), np.zeros(20)])
+    by_text = mean_interval([common - common.mean(), np.zeros(20)])
     assert wide.high - wide.estimate == pytest.approx(math.hypot(plain.high - plain.estimate, by_text.high), rel=1e-6)
-    fixed = trend.extrapolated(64e6, [[np.full(50, value)] for value in VALUES])
+    fixed = fit(TOKENS, VALUES, [[np.full(50, value)] for value in VALUES]).extrapolated(64e6)
     assert fixed.high == pytest.approx(plain.high), "windows that agree widen nothing"
 
 
@@ -66,7 +66,7 @@ def test_when_windows_hold_different_numbers_of_tokens_then_the_ratio_has_the_in
     rng = np.random.default_rng(1)
     counts = rng.poisson(3, 300).astype(float)            # some windows have no token at all
     sums = counts * 0.05 + rng.normal(0, 0.3, 300) * np.sqrt(counts)
-    found = bootstrap_mean([linearised(sums[None], counts)])
+    found = mean_interval([linearised(sums[None], counts)])
     assert found.estimate == pytest.approx(sums.sum() / counts.sum())
 
     def ratio(a, b, axis=-1):
@@ -85,5 +85,5 @@ def test_when_every_token_differs_alike_then_it_does_not_matter_how_many_a_windo
 def test_when_seeds_disagree_then_the_ratios_interval_knows_it():
     counts = np.full(100, 4.0)
     sums = np.array([0.0, 0.1, 0.2])[:, None] * counts + np.random.default_rng(0).normal(0, 0.01, (3, 100))
-    wide, narrow = bootstrap_mean([linearised(sums, counts)]), bootstrap_mean([linearised(sums[:1], counts)])
+    wide, narrow = mean_interval([linearised(sums, counts)]), mean_interval([linearised(sums[:1], counts)])
     assert wide.seeds == 3 and wide.high - wide.low > 20 * (narrow.high - narrow.low)

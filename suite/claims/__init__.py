@@ -3,7 +3,9 @@
 `ledger.yaml` lists the claims. A claim is added by an entry there; a new kind of evidence by a function in `measures`.
 """
 
-from suite.claims.judge import Judgement, as_json, judge
+from suite.claims.evidence import Evidence
+from suite.claims.judge import (Judgement, as_json, as_table, judge,
+                                judge_from)
 from suite.claims.ledger import Claim, load
 
-__all__ = ["Claim", "Judgement", "as_json", "judge", "load"]
+__all__ = ["Claim", "Evidence", "Judgement", "as_json", "as_table", "judge", "judge_from", "load"]

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from suite.claims.evidence import Evidence, Found, NotTested, Part
+from suite.claims.evidence import Evidence, Measured, Part
 from suite.claims.ledger import Claim, load
 from suite.claims.region import Decision, decide, excess
+from suite.study.frames import NotTested, Study
 from suite.study.stats import LEVEL, Interval, holm, seed_words
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from lib.data import Corpus
     from suite.run.database import Database
     from suite.settings.profiles import Profile
@@ -35,6 +38,17 @@ class Judgement:
     runs: tuple[str, ...] = ()          # fingerprints
     sentence: str = ""
 
+    @property
+    def number(self) -> str:
+        """The effect with its interval and unit, as text; empty where there is none."""
+        if self.effect is None:
+            return ""
+        ends = None if self.low is None else Interval(self.effect, self.low, self.high, 0)
+        if ends is None:
+            return f"{self.effect:.4g} {self.unit}".strip()
+        n = digits(ends)
+        return f"{self.effect:z.{n}f} ({self.low:z.{n}f} to {self.high:z.{n}f}) {self.unit}".strip()
+
 
 def judge(profile: Profile, corpus: Corpus, notebooks: Sequence[str]) -> list[Judgement]:
     """Every claim of the ledger, in its order. notebooks: those that are finished at this profile."""
@@ -49,20 +63,20 @@ def judge(profile: Profile, corpus: Corpus, notebooks: Sequence[str]) -> list[Ju
             database().close()
 
 
-def judge_from(claims: Sequence[Claim], evidence: Callable[[str], Evidence], database: Callable[[], Any]) -> list[Judgement]:
+def judge_from(claims: Sequence[Claim], evidence: Callable[[str], Study], database: Callable[[], Any]) -> list[Judgement]:
     """The same from any claims and evidence by notebook."""
     of = lru_cache(maxsize=None)(evidence)
     found = [ask(claim, of) for claim in claims]
     decisions = {at: decide(claim.region, [part.value for part in own.parts])
                  for at, (claim, own) in enumerate(zip(claims, found, strict=True))
-                 if isinstance(own, Found) and all(isinstance(part.value, Interval) for part in own.parts)}
+                 if isinstance(own, Measured) and all(isinstance(part.value, Interval) for part in own.parts)}
     adjusted = dict(zip(decisions, holm([own.p for own in decisions.values()]), strict=True))
     return [own if isinstance(own, Judgement) else
             by_chance(claim, own, decisions[at], adjusted[at], database) if at in decisions else by_value(claim, own, database)
             for at, (claim, own) in enumerate(zip(claims, found, strict=True))]
 
 
-def ask(claim: Claim, of: Callable[[str], Evidence]) -> Found | Judgement:
+def ask(claim: Claim, of: Callable[[str], Study]) -> Measured | Judgement:
     """What the claim's measure finds; a judgement where it finds nothing."""
     unit, exact = claim.unit, claim.call.measure.exact
     try:
@@ -77,7 +91,7 @@ def ask(claim: Claim, of: Callable[[str], Evidence]) -> Found | Judgement:
     return found
 
 
-def by_chance(claim: Claim, found: Found, decision: Decision, p: float, database: Callable[[], Any]) -> Judgement:
+def by_chance(claim: Claim, found: Measured, decision: Decision, p: float, database: Callable[[], Any]) -> Judgement:
     """From intervals: the side that they are on counts if p stays small among all that the ledger asks."""
     sure = decision.side is not None and p < 1 - LEVEL
     verdict = "undecided" if not sure else "supported" if decision.side else "contradicted"
@@ -89,7 +103,7 @@ def by_chance(claim: Claim, found: Found, decision: Decision, p: float, database
                      runs(found, database), sentence(found, part, f"{said}, {corrected}"))
 
 
-def by_value(claim: Claim, found: Found, database: Callable[[], Any]) -> Judgement:
+def by_value(claim: Claim, found: Measured, database: Callable[[], Any]) -> Judgement:
     """From numbers without an interval: exact ones, and those of too few runs to have one."""
     part = max(found.parts, key=lambda own: excess(claim.region, own.estimate))
     inside = all(claim.region.contains(own.estimate) for own in found.parts)
@@ -99,7 +113,7 @@ def by_value(claim: Claim, found: Found, database: Callable[[], Any]) -> Judgeme
                      found.seeds, runs(found, database), sentence(found, part, said))
 
 
-def sentence(found: Found, part: Part, said: str) -> str:
+def sentence(found: Measured, part: Part, said: str) -> str:
     """What decided: the effect, of how many comparisons it is the decisive one, and the seeds where they are few."""
     which = f" (decides among {len(found.parts)})" if len(found.parts) > 1 else ""
     words = seed_words(found.seeds)
@@ -112,7 +126,7 @@ def digits(found: Interval) -> int:
     return next((n for n in range(2, 6) if width * 10 ** n >= 10), 6) if width > 0 else 4
 
 
-def runs(found: Found, database: Callable[[], Any]) -> tuple[str, ...]:
+def runs(found: Measured, database: Callable[[], Any]) -> tuple[str, ...]:
     if not found.jobs:
         return ()
     return tuple(dict.fromkeys(database().fingerprint(job.run) for job in found.jobs))
@@ -127,3 +141,11 @@ def as_json(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
              "published_source": own.claim.published.source if own.claim.published else None,
              "rule": own.claim.rule, "notebook": own.claim.notebook, "section": own.claim.section, "sentence": own.sentence}
             for own in judgements]
+
+
+def as_table(judgements: Sequence[Judgement]) -> pd.DataFrame:
+    """The judgements for claims.csv: one row a claim, `runs` a list of fingerprints with spaces between."""
+    import pandas as pd
+    return pd.DataFrame([{"identifier": own.claim.id, "document": own.claim.document, "statement": own.claim.statement,
+                          "verdict": own.verdict, "effect": own.effect, "low": own.low, "high": own.high, "unit": own.unit,
+                          "p": own.p, "seeds": own.seeds, "runs": " ".join(own.runs)} for own in judgements])

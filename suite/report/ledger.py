@@ -131,10 +131,12 @@ def finite(own: Judgement) -> Judgement:
 
 
 def write(profile: str, judgements: Sequence[Judgement]) -> None:
-    """outputs/<profile>/report/ledger.json, in one step."""
-    from suite.claims import as_json
+    """outputs/<profile>/report/ledger.json and outputs/<profile>/results/claims.csv, each in one step."""
+    from suite.claims import as_json, as_table
     text = json.dumps(as_json(judgements), indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(path_of(profile), (text + "\n").encode())
+    table = as_table(judgements).to_csv(index=False, lineterminator="\n")
+    write_atomically(paths.results(profile) / "claims.csv", table.encode())
 
 
 def path_of(profile: str) -> Path:

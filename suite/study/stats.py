@@ -1,13 +1,13 @@
-"""Intervals: paired bootstrap of mean losses over windows and seeds, Wilson's of a proportion, Student's over few values.
+"""Intervals: of mean losses over windows and seeds, Wilson's of a proportion, Student's over few values.
 
-What an interval covers is told by its `seeds`: from three seeds on both seeds and windows are resampled, so that it holds
-for other seeds and other text; with one or two it is over windows only, and says nothing of other seeds.
+What an interval covers is told by its `seeds`: from three seeds on it holds for other seeds and other text; with one or two
+it is over windows only, and says nothing of other seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -15,9 +15,7 @@ from scipy import stats
 from lib.errors import require
 
 LEVEL = 0.95
-RESAMPLES = 2000
-ENOUGH_SEEDS = 3            # from here on seeds are resampled too
-BATCH = 2 ** 24             # numbers that one batch of resamples may hold
+ENOUGH_SEEDS = 3            # from here on an interval is over seeds too
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,9 @@ class Interval:
             return 1.0 if distance == 0 else 0.0
         return float(2 * stats.t.sf(abs(distance) / side * self.quantile, self.df))
 
+    def shifted(self, by: float) -> Interval:
+        return replace(self, estimate=self.estimate + by, low=self.low + by, high=self.high + by)
+
     def text(self, digits: int = 3, scale: float = 1.0) -> str:
         low, high = sorted((self.low * scale, self.high * scale))
         return f"{self.estimate * scale:z.{digits}f} ({100 * LEVEL:.0f} % interval {low:z.{digits}f} to {high:z.{digits}f})"
@@ -65,13 +66,14 @@ def seed_words(seeds: int) -> str:
     return {1: "one seed", 2: "two seeds"}.get(seeds, "")
 
 
-def bootstrap_mean(strata: Sequence[np.ndarray], *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
-    """Interval of the mean over strata of each stratum's mean; windows are resampled within their stratum.
+def mean_interval(strata: Sequence[np.ndarray]) -> Interval:
+    """Interval of the mean over strata of each stratum's mean.
 
-    strata: for instance one array of window differences a held-out domain, `[N]` of one seed or `[S, N]` of S seeds that
-    have the same windows, N >= 2. From `ENOUGH_SEEDS` seeds on these are resampled too, all strata together. A bootstrap of
-    n values has a variance too small by 1 - 1/n, which is made up for, and the quantile is Student's with Satterthwaite's
-    degrees of freedom: with three seeds the normal one would claim too much. Of three seeds it covers 92 to 95 %.
+    strata: one array of window differences a held-out domain, for instance: `[N]` of one seed or `[S, N]` of S seeds that
+    have the same windows, N >= 2. The variance of the mean is that of the windows, and from `ENOUGH_SEEDS` seeds on that of
+    the seeds besides, all strata together. The quantile is Student's with Satterthwaite's degrees of freedom: with three
+    seeds the normal one would claim too much. Of three seeds the interval covers 92 to 95 %. Raises `SuiteError` where a
+    value is not finite or the strata have different numbers of seeds.
     """
     tables = [np.atleast_2d(np.asarray(s, dtype=float)) for s in strata]
     shapes = [t.shape for t in tables]
@@ -79,53 +81,30 @@ def bootstrap_mean(strata: Sequence[np.ndarray], *, resamples: int = RESAMPLES, 
             shapes, "arrays of at least two windows, of as many seeds each")
     require(all(np.isfinite(t).all() for t in tables), "strata", "not finite", "finite numbers")
     estimate, count, seeds = float(np.mean([t.mean() for t in tables])), sum(t.shape[1] for t in tables), len(tables[0])
-    if seeds < ENOUGH_SEEDS:
-        tables = [t.mean(axis=0, keepdims=True) for t in tables]
     parts = components(tables)
-    if sum(variance for variance, _ in parts) <= (1e-12 * max(1.0, abs(estimate))) ** 2:
+    variance = sum(v for v, _ in parts)
+    if variance <= (1e-12 * max(1.0, abs(estimate))) ** 2:
         return Interval(estimate, estimate, estimate, count, seeds)          # nothing varies: the interval is the value
-    df = sum(v for v, _ in parts) ** 2 / sum(v ** 2 / n for v, n in parts)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, df)) * standard_error(tables, resamples, seed)
+    df = variance ** 2 / sum(v ** 2 / n for v, n in parts)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, df)) * float(np.sqrt(variance))
     return Interval(estimate, estimate - half, estimate + half, count, seeds, df)
 
 
 def components(tables: Sequence[np.ndarray]) -> list[tuple[float, int]]:
-    """Variance of the mean and degrees of freedom, of the windows and (with several) of the seeds. tables: `[S, N]` each."""
+    """Variance of the mean and degrees of freedom, of the windows and (with enough) of the seeds. tables: `[S, N]` each."""
     windows = sum(t.mean(axis=0).var(ddof=1) / t.shape[1] for t in tables) / len(tables) ** 2
     found = [(float(windows), sum(t.shape[1] - 1 for t in tables))]
-    if len(tables[0]) > 1:
+    if len(tables[0]) >= ENOUGH_SEEDS:
         by_seed = np.mean([t.mean(axis=1) for t in tables], axis=0)
         found.append((float(by_seed.var(ddof=1) / len(by_seed)), len(by_seed) - 1))
     return found
 
 
-def standard_error(tables: Sequence[np.ndarray], resamples: int, seed: int) -> float:
-    """Bootstrap standard error of the mean over strata; seeds and windows are resampled independently. tables: `[S, N]`."""
-    tables = [widened(widened(t, axis=1), axis=0) for t in tables]
-    S = len(tables[0])
-    indices = [np.arange(t.shape[1]) for t in tables] + ([np.arange(S)] if S > 1 else [])
-
-    def mean_of_means(*drawn: np.ndarray, axis: int = -1) -> np.ndarray:
-        rows = drawn[len(tables)][..., :, None] if S > 1 else 0
-        picked = (t[rows, columns[..., None, :]] for t, columns in zip(tables, drawn, strict=False))
-        return np.mean([p.mean(axis=(-2, -1)) for p in picked], axis=0)
-    batch = max(1, BATCH // (S * max(t.shape[1] for t in tables)))
-    found = stats.bootstrap(indices, mean_of_means, n_resamples=resamples, batch=batch, vectorized=True, method="percentile",
-                            rng=np.random.default_rng(seed))
-    return float(found.standard_error)
-
-
-def widened(table: np.ndarray, axis: int) -> np.ndarray:
-    """Means along the other axis pushed apart by sqrt(n / (n - 1)), so that resampling them has their unbiased variance."""
-    n, means = table.shape[axis], table.mean(axis=1 - axis, keepdims=True)
-    return table if n < 2 else table + (np.sqrt(n / (n - 1)) - 1) * (means - means.mean())
-
-
-def paired_difference(a: Sequence[np.ndarray], b: Sequence[np.ndarray], **options: int) -> Interval:
+def paired_difference(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> Interval:
     """Mean of `a - b` with its interval; `a` and `b` hold the same windows in the same order, stratum by stratum."""
     require(len(a) == len(b) and all(np.shape(x) == np.shape(y) for x, y in zip(a, b, strict=False)), "a, b",
             ([np.shape(x) for x in a], [np.shape(y) for y in b]), "the same windows in both")
-    return bootstrap_mean([np.asarray(x) - np.asarray(y) for x, y in zip(a, b, strict=True)], **options)
+    return mean_interval([np.asarray(x) - np.asarray(y) for x, y in zip(a, b, strict=True)])
 
 
 def mean_over_runs(values: Sequence[float]) -> Interval:
@@ -155,7 +134,7 @@ def accuracy(right: np.ndarray) -> Interval:
     """
     right = np.atleast_2d(np.asarray(right, dtype=float))
     if len(right) >= ENOUGH_SEEDS and np.ptp(right) > 0:
-        return bootstrap_mean([right])
+        return mean_interval([right])
     return wilson(float(right.mean(axis=0).sum()), right.shape[1], len(right))
 
 

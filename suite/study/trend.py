@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lib.errors import require
-from suite.study.stats import LEVEL, Interval, bootstrap_mean
+from suite.study.stats import LEVEL, Interval, mean_interval
 
 LEAST = 3           # points of a line: two fit any, and leave nothing to judge it by
 
@@ -20,6 +20,7 @@ class Trend:
     tokens: np.ndarray              # [n], ascending or not
     values: np.ndarray              # [n]
     fitted: Any                     # statsmodels' results
+    windows: Sequence[Sequence[np.ndarray]] = ()        # of each pair of runs its difference in each window, `[N]` a domain
 
     @property
     def longest(self) -> int:
@@ -43,15 +44,12 @@ class Trend:
         x = np.log2(self.tokens)
         return 1 / len(x) + (np.log2(tokens) - x.mean()) * (x - x.mean()) / ((x - x.mean()) ** 2).sum()
 
-    def extrapolated(self, tokens: float, windows: Sequence[Sequence[np.ndarray]]) -> Interval:
-        """`predicted`, widened by what other held-out windows would change.
-
-        windows: of each pair of runs, in the order of `values`, its difference in each window: an array `[N]` a domain. The
-        line's value is a weighted sum of the pairs', and so it is one in every window: those are resampled.
-        """
+    def extrapolated(self, tokens: float) -> Interval:
+        """`predicted`, widened by what other held-out windows would change: the line's value is a weighted sum of the pairs',
+        and so it is one in every window."""
         seen, h = self.predicted(tokens), self.weights(tokens)
-        own = [np.tensordot(h, np.stack(domain), axes=1) for domain in zip(*windows, strict=True)]       # [N] a domain
-        text = bootstrap_mean(own)
+        by_window = [np.tensordot(h, np.stack(domain), axes=1) for domain in zip(*self.windows, strict=True)]    # [N] a domain
+        text = mean_interval(by_window)
         half = float(np.hypot(seen.high - seen.estimate, text.high - text.estimate))
         return Interval(seen.estimate, seen.estimate - half, seen.estimate + half, text.count, len(self.values), seen.df)
 
@@ -61,15 +59,15 @@ class Trend:
         return float(2.0 ** at) if 0 <= at <= 100 else None
 
 
-def fit(tokens: Sequence[float], values: Sequence[float]) -> Trend | None:
-    """The line, or None where the runs are too few or of one length alone."""
+def fit(tokens: Sequence[float], values: Sequence[float], windows: Sequence[Sequence[np.ndarray]] = ()) -> Trend | None:
+    """The line, or None where the runs are too few or of one number of tokens alone."""
     x, y = np.asarray(tokens, dtype=float), np.asarray(values, dtype=float)
     require(x.shape == y.shape and x.ndim == 1 and bool((x > 0).all()) and bool(np.isfinite(y).all()), "tokens, values",
             (x.tolist(), y.tolist()), "as many finite values as positive numbers of tokens")
     if len(x) < LEAST or len(set(x.tolist())) < 2:
         return None
     from statsmodels.regression.linear_model import OLS
-    return Trend(x, y, OLS(y, np.column_stack([np.ones_like(x), np.log2(x)])).fit())
+    return Trend(x, y, OLS(y, np.column_stack([np.ones_like(x), np.log2(x)])).fit(), windows)
 
 
 def linearised(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:

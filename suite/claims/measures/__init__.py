@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from suite.claims.evidence import Found
+from suite.claims.evidence import Measured
 from suite.settings.parameters import Declared
 
 _FOUND: dict[str, Measure] = {}
@@ -24,7 +24,7 @@ class Measure:
     """A function by name. exact: its number has no chance in it. every: it compares several, and each must agree. by_run: each
     run has one number, so that fewer than three seeds have no interval."""
     name: str
-    function: Callable[..., Found]
+    function: Callable[..., Measured]
     unit: str
     exact: bool = False
     every: bool = False
@@ -38,9 +38,9 @@ class Measure:
                 for name, own in signature.parameters.items() if own.kind is own.KEYWORD_ONLY}
 
 
-def measure(unit: str, **kind: bool) -> Callable[[Callable[..., Found]], Callable[..., Found]]:
+def measure(unit: str, **kind: bool) -> Callable[[Callable[..., Measured]], Callable[..., Measured]]:
     """Declare a function as a measure in `unit`; `kind` is what `Measure` says of it."""
-    def declare(function: Callable[..., Found]) -> Callable[..., Found]:
+    def declare(function: Callable[..., Measured]) -> Callable[..., Measured]:
         _FOUND[function.__name__] = Measure(function.__name__, function, unit, **kind)
         return function
     return declare

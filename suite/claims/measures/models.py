@@ -3,223 +3,137 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-import numpy as np
-
-from lib.patterns.learned import alpha_of
-from suite.claims.evidence import (Evidence, Found, Model, NotTested, Part,
-                                   paired, pattern_of)
+from suite.claims.evidence import Measured
 from suite.claims.measures import measure
-from suite.claims.measures.losses import every, over_seeds, pairs, recommended
+from suite.claims.measures.losses import asked
 from suite.evals.zero_shot.names import called
-from suite.experiments.base import Job
-from suite.study.stats import (Interval, accuracy, accuracy_difference,
-                               bootstrap_mean, paired_difference)
-
-QUICK = 500         # resamples where there are dozens of intervals
+from suite.experiments.learned_alpha import PROBE
+from suite.study import comparisons
+from suite.study.comparisons import recommended
+from suite.study.frames import Model, NotTested, Study
+from suite.study.stats import accuracy, accuracy_difference, mean_interval
 
 
 # Learned alpha
 
 @measure("in alpha", by_run=True)
-def alpha_travel(evidence: Evidence, *, series: str, setting: tuple[str, ...] = ()) -> Found:
+def alpha_travel(study: Study, *, series: str, theta_lr: float = 1.0) -> Measured:
     """How far training has moved alpha from its start: the layer that moved most, of each run."""
-    model = evidence.find(series, setting=setting)[0]
-    moved = [max(abs(alpha - start) for alpha, start in zip(alphas(evidence, job), starts(job), strict=True))
-             for job in model.jobs]
-    return Found((over_seeds(f"Largest move of alpha in {model.name}", moved),), model.seeds, model.jobs)
+    model = study.find(series, **asked(theta_lr=theta_lr))[0]
+    return Measured.of([(f"Largest move of alpha in {model.name}", comparisons.alpha_travel(study, model), (model,))])
 
 
 @measure("nats a token", every=True)
-def alpha_landscape(evidence: Evidence, *, series: str) -> Found:
+def alpha_landscape(study: Study, *, series: str) -> Measured:
     """Change of the loss when one layer's alpha is set to another value, for every layer and value."""
-    model = evidence.find(series)[0]
-    changes = np.stack([evidence.array(job, "alpha_landscape", "change") for job in model.jobs])     # (S, L, A, windows)
-    values = sorted({str(v) for v in evidence.metrics(model.jobs[0]).query("measure == 'alpha_nll_change'")["variant"]})
-    parts = [Part(f"Loss of {model.name} with {value} in layer {layer} minus as learned",
-                  bootstrap_mean([changes[:, layer, at]], resamples=QUICK))
-             for layer in range(changes.shape[1]) for at, value in enumerate(values)]
-    return Found(tuple(parts), model.seeds, model.jobs)
-
-
-def alphas(evidence: Evidence, job: Job) -> list[float]:
-    rows = evidence.metrics(job)
-    rows = rows[(rows["measure"] == "alpha") & rows["step"].isna()].sort_values("layer")
-    if rows.empty:
-        raise NotTested(f"{job.labels.series} is not asked for its alphas")
-    return rows["value"].tolist()
-
-
-def starts(job: Job) -> list[float]:
-    return [alpha_of(theta) for theta in pattern_of(job).thetas]
+    model = study.find(series)[0]
+    changes, values = comparisons.landscape(study, model)
+    return Measured.of([(f"Loss of {model.name} with {value} in layer {layer} minus as learned",
+                         mean_interval([changes[:, layer, at]]), (model,))
+                        for layer in range(changes.shape[1]) for at, value in enumerate(values)])
 
 
 # Cost
 
 @measure("times", by_run=True)
-def speed_ratio(evidence: Evidence, *, series: str, other: str) -> Found:
+def speed_ratio(study: Study, *, series: str, other: str) -> Measured:
     """Training speed of `other` over that of `series`, tokens a second as they were trained here."""
-    model, control = pairs(evidence, (series,), (other,))[0]
-    ratios = [speed(evidence, b) / speed(evidence, a) for a, b in paired(model, control)]
-    return Found((over_seeds(f"Training time of {model.name} over that of {control.name}", ratios),), len(ratios),
-                 (*model.jobs, *control.jobs))
-
-
-def speed(evidence: Evidence, job: Job) -> float:
-    return float(evidence.metrics(job)["run_tokens_per_s"].iloc[0])
+    a, b = study.pairs((series,), (other,))[0]
+    return Measured.of([(f"Training time of {a.name} over that of {b.name}", comparisons.speed_ratio(study, a, b), (a, b))])
 
 
 @measure("parameters", exact=True, every=True)
-def parameters_added(evidence: Evidence, *, series: tuple[str, ...], other: str) -> Found:
+def parameters_added(study: Study, *, series: tuple[str, ...], other: str) -> Measured:
     """Parameters beyond those of `other` and one a layer for a learned alpha."""
-    parts, jobs = [], []
-    for model in [m for name in series for m in every(evidence, name)]:
-        job, dense = model.jobs[0], evidence.partner(model, other).jobs[0]
-        more = size(evidence, job) - size(evidence, dense)
-        allowed = job.run.model.layers if pattern_of(job).learned else 0
-        parts.append(Part(f"Parameters of {model.name} beyond dense and its alphas", float(more - allowed)))
-        jobs += [job, dense]
-    return Found(tuple(parts), 0, tuple(dict.fromkeys(jobs)))
-
-
-def size(evidence: Evidence, job: Job) -> int:
-    return int(evidence.metrics(job)["parameters"].iloc[0])
+    def size(model: Model) -> int:
+        return int(study.metrics(model.jobs[0])["parameters"].iloc[0])
+    models = [(model, study.partner(model, other)) for name in series for model in study.find(name)]
+    rows = [(f"Parameters of {model.name} beyond dense and its alphas",
+             float(size(model) - size(dense) - model.run.model.layers * bool(model.pattern.learned)),
+             (Model(model.name, model.jobs[:1]), Model(dense.name, dense.jobs[:1]))) for model, dense in models]
+    return replace(Measured.of(rows), seeds=0)
 
 
 @measure("times less", exact=True, every=True)
-def memory_ratio(evidence: Evidence, *, series: str) -> Found:
+def memory_ratio(study: Study, *, series: str) -> Measured:
     """Scores of dense causal attention over those of the pattern at the training length, counted."""
-    models = recommended(evidence) if series == "Power law" else evidence.find(series)
-    parts = []
-    for model in models:
-        T, L = model.length, model.jobs[0].run.model.layers
-        ratio = L * T * (T + 1) / 2 / pattern_of(model.jobs[0]).pairs(T)
-        parts.append(Part(f"Score memory of {model.name} at T = {T}, against dense", ratio))
-    return Found(tuple(parts))
+    rows = []
+    for model in recommended(study) if series == "Power law" else study.find(series):
+        T = model.length
+        rows.append((f"Score memory of {model.name} at T = {T}, against dense",
+                     model.run.model.layers * T * (T + 1) / 2 / model.pairs))
+    return Measured.facts(rows)
 
 
 # Influence of far tokens
 
 @measure("of the influence", every=True)
-def far_influence(evidence: Evidence, *, other: str) -> Found:
+def far_influence(study: Study, *, other: str) -> Measured:
     """Share of the influence on a prediction that comes from far tokens: power law minus `other`, on the same windows."""
-    parts, jobs = [], []
-    for model in recommended(evidence):
-        both = paired(model, evidence.partner(model, other))
-        mine, theirs = (np.stack([far_share(evidence, pair[at]) for pair in both]) for at in (0, 1))
-        what = f"Influence from at least {far_of(both[0][0])} tokens back, {model.name} minus {other}"
-        parts.append(Part(what, paired_difference([mine], [theirs])))
-        jobs += [job for pair in both for job in pair]
-    return Found(tuple(parts), min(own.value.seeds for own in parts), tuple(dict.fromkeys(jobs)))
-
-
-def far_of(job: Job) -> int:
-    """What the experiment calls far, rounded up to the edge of a bin: a power of two."""
-    far = int(dict(Evidence.evaluation(job, "gradient_flow").parameters)["far"])
-    return 1 << (far - 1).bit_length()
-
-
-def far_share(evidence: Evidence, job: Job) -> np.ndarray:
-    """By window, a mean over queries: `[N]`."""
-    bins, edges = (evidence.array(job, "gradient_flow", name) for name in ("influence", "edges"))    # (N, Q, bins)
-    far = bins[..., edges[:-1] >= far_of(job)].sum(axis=-1)
-    return (far / bins.sum(axis=-1)).mean(axis=1)
+    pairs = [(model, study.partner(model, other)) for model in recommended(study)]
+    return Measured.of([(f"Influence from at least {comparisons.far_from(study, a)} tokens back, {a.name} minus {other}",
+                         comparisons.far_influence(study, a, b), (a, b)) for a, b in pairs])
 
 
 # Accuracy
 
 @measure("above chance", every=True)
-def battery_above_chance(evidence: Evidence, *, tasks: tuple[str, ...]) -> Found:
-    """Accuracy of every language model minus chance, for each of these tasks that the profile asks."""
-    parts, jobs = [], []
-    for task in asked(evidence, tasks):
-        for model in battery_models(evidence):
-            found, chance = accuracy(right(evidence, model.jobs, task)), evidence.value(model.jobs[0], "chance", split=task)
-            parts.append(Part(f"Accuracy of {model.name} at {task} minus chance", shifted(found, -chance)))
-            jobs += model.jobs
-    return Found(tuple(parts), min(own.value.seeds for own in parts), tuple(dict.fromkeys(jobs)))
+def battery_above_chance(study: Study, *, tasks: tuple[str, ...]) -> Measured:
+    """Accuracy of every language model of the profile's own size minus chance, for each of these tasks that is asked."""
+    models = [model for model in study.language_models if not model.labels.told]
+    return Measured.of([(f"Accuracy of {model.name} at {task} minus chance",
+                         accuracy(comparisons.items(study, model.jobs, task)).shifted(-study.value(
+                             model.jobs[0], "chance", split=task)), (model,))
+                        for task in known_tasks(study, tasks) for model in models])
 
 
 @measure("in accuracy", every=True)
-def battery_difference(evidence: Evidence, *, series: str, other: str, tasks: tuple[str, ...]) -> Found:
+def battery_difference(study: Study, *, series: str, other: str, tasks: tuple[str, ...]) -> Measured:
     """Accuracy of `series` minus that of `other` at each of these tasks that the profile asks, on the same items."""
-    model, control = pairs(evidence, (series,), (other,))[0]
-    both = list(zip(*paired(model, control), strict=True))
-    parts = [Part(f"Accuracy at {task}, {model.name} minus {control.name}",
-                  accuracy_difference(*(right(evidence, jobs, task) for jobs in both))) for task in asked(evidence, tasks)]
-    return Found(tuple(parts), len(both[0]), tuple(dict.fromkeys((*both[0], *both[1]))))
+    a, b = study.pairs((series,), (other,))[0]
+    both = list(zip(*study.paired(a, b), strict=True))
+    return Measured.of([(f"Accuracy at {task}, {a.name} minus {b.name}",
+                         accuracy_difference(*(comparisons.items(study, jobs, task) for jobs in both)), (a, b))
+                        for task in known_tasks(study, tasks)])
 
 
 @measure("in accuracy", every=True)
-def task_difference(evidence: Evidence, *, series: str, others: tuple[str, ...], task: str) -> Found:
+def task_difference(study: Study, *, series: str, others: tuple[str, ...], task: str) -> Measured:
     """Accuracy of `series` minus that of each of `others`, all trained on the task itself, on the same sequences."""
-    parts, jobs = [], []
-    for model, other in pairs(evidence, (series,), others, setting=(task,), text=False):
-        both = list(zip(*paired(model, other), strict=True))
-        shares = [np.stack([by_sequence(evidence, job, task) for job in own]) for own in both]
-        names = (m.name.removesuffix(f", {task}") for m in (model, other))
-        parts.append(Part(f"Accuracy after training for {task}, {' minus '.join(names)}", accuracy_difference(*shares)))
-        jobs += [job for own in both for job in own]
-    return Found(tuple(parts), min(own.value.seeds for own in parts), tuple(dict.fromkeys(jobs)))
+    return Measured.of([(f"Accuracy after training for {task}, {a.labels.series} minus {b.labels.series}",
+                         comparisons.task_difference(study, a, b, task), (a, b))
+                        for a, b in study.pairs((series,), others, text=False, task=task)])
 
 
 @measure("in accuracy", every=True)
-def probe_difference(evidence: Evidence, *, series: str, other: str) -> Found:
+def probe_difference(study: Study, *, series: str, other: str) -> Measured:
     """Accuracy at the copy probe's distances between rungs, all alike, of `series` minus `other`, at each depth."""
-    parts, jobs = [], []
-    for model in probe_models(evidence, series):
-        both = list(zip(*paired(model, evidence.partner(model, other)), strict=True))
-        shares = [np.stack([by_sequence(evidence, job, "marked_copy") for job in own]) for own in both]
-        parts.append(Part(f"Accuracy of {model.name} minus {other}", accuracy_difference(*shares)))
-        jobs += [job for own in both for job in own]
-    return Found(tuple(parts), min(own.value.seeds for own in parts), tuple(dict.fromkeys(jobs)))
+    return Measured.of([(f"Accuracy of {model.name} minus {other}",
+                         comparisons.task_difference(study, model, study.partner(model, other), "marked_copy"),
+                         (model, study.partner(model, other))) for model in probe_models(study, series)])
 
 
 @measure("of the answers", every=True)
-def probe_accuracy(evidence: Evidence, *, series: str) -> Found:
+def probe_accuracy(study: Study, *, series: str) -> Measured:
     """Accuracy of every cell of the copy probe between rungs: each depth and distance."""
-    parts, jobs = [], []
-    for model in probe_models(evidence, series):
-        for distance in evidence.parameters.probe_distances:
-            shares = np.stack([by_sequence(evidence, job, f"distance={distance}") for job in model.jobs])
-            parts.append(Part(f"Accuracy of {model.name} at distance {distance}", accuracy(shares)))
-        jobs += model.jobs
-    return Found(tuple(parts), min(own.value.seeds for own in parts), tuple(dict.fromkeys(jobs)))
+    return Measured.of([(f"Accuracy of {model.name} at distance {distance}",
+                         accuracy(comparisons.sequences(study, model.jobs, f"distance={distance}")), (model,))
+                        for model in probe_models(study, series) for distance in study.parameters.probe_distances])
 
 
-def probe_models(evidence: Evidence, series: str) -> list[Model]:
+def probe_models(study: Study, series: str) -> list[Model]:
     """The probe's models of a series that are asked for distances between rungs, at the lowest rate of theta."""
-    wanted = tuple(evidence.parameters.probe_distances)
-    found = [m for m in evidence.find(series, text=False, setting=("copy probe",))
-             if dict(m.jobs[0].run.data.parameters)["distances"] == wanted]
-    lowest = min(m.jobs[0].run.train.theta_lr for m in found)
-    return [m for m in found if m.jobs[0].run.train.theta_lr == lowest]
+    models = [m for m in study.find(series, text=False, task=PROBE)
+              if dict(m.run.data.parameters)["distances"] == tuple(study.parameters.probe_distances)]
+    lowest = min(m.labels.theta_lr for m in models)
+    return [m for m in models if m.labels.theta_lr == lowest]
 
 
-def asked(evidence: Evidence, tasks: Sequence[str]) -> list[str]:
+def known_tasks(study: Study, tasks: Sequence[str]) -> list[str]:
     """The tasks that the profile asks, by the names of the tables."""
-    found = [task for task in tasks if task in evidence.parameters.tasks]
+    found = [called(task, study.database.corpus) for task in tasks if task in study.parameters.tasks]
     if not found:
-        raise NotTested(f"profile {evidence.profile.name} asks none of {', '.join(tasks)}")
-    _ = evidence.jobs                                           # only of a finished notebook
-    return [called(task, evidence.database.corpus) for task in found]
-
-
-def battery_models(evidence: Evidence) -> list[Model]:
-    """The language models of the profile's own size that the battery is asked of."""
-    return [m for m in evidence.models if m.text and not m.setting]
-
-
-def right(evidence: Evidence, jobs: Sequence[Job], task: str) -> np.ndarray:
-    """Whether each item is right: `[S, items]`."""
-    return np.stack([evidence.array(job, "battery", f"correct.{task}") for job in jobs]).astype(float)
-
-
-def by_sequence(evidence: Evidence, job: Job, split: str) -> np.ndarray:
-    """Share of right answers of each sequence that asks for some: `[N]`."""
-    correct, count = (evidence.array(job, "task", f"{kind}.{split}.{job.run.train.length}") for kind in ("correct", "count"))
-    return correct[count > 0] / count[count > 0]
-
-
-def shifted(found: Interval, by: float) -> Interval:
-    return Interval(found.estimate + by, found.low + by, found.high + by, found.count, found.seeds, found.df)
+        raise NotTested(f"profile {study.profile.name} asks none of {', '.join(tasks)}")
+    return found

@@ -12,12 +12,13 @@ from lib.errors import SuiteError
 from lib.patterns import build
 from lib.patterns.christoffel import carry_word
 from lib.patterns.learned import alpha_of
-from suite.claims.evidence import Evidence, Found, NotTested, Part, pattern_of
+from suite.claims.evidence import Measured, Part
 from suite.claims.measures import measure
-from suite.claims.measures.losses import pairs, recommended
 from suite.study import graph
+from suite.study.comparisons import recommended
 from suite.study.findings import (christoffel, learned_alpha, power_law_sigma,
                                   window_sweep)
+from suite.study.frames import NotTested, Study
 
 PAPER_LENGTH = 1024
 HOPS = 16               # more than any two tokens of the document's graph need
@@ -26,17 +27,17 @@ HOPS = 16               # more than any two tokens of the document's graph need
 # Fibonacci: audit rows 1, 2, 11, 12, 13, 15 and 25
 
 @measure("tokens", exact=True)
-def reach_difference(evidence: Evidence | None) -> Found:
+def reach_difference(study: Study | None) -> Measured:
     """Reach of the paper's powers of two minus that of its Fibonacci base, T = 1024."""
     table = window_sweep.reach_table(PAPER_LENGTH)
-    return Found.fact("Reach of the powers of two minus that of the Fibonacci base", table.loc["pow2", "reach"]
+    return Measured.fact("Reach of the powers of two minus that of the Fibonacci base", table.loc["pow2", "reach"]
                       - table.loc["fibonacci", "reach"])
 
 
 @measure("layers of 16", exact=True, every=True)
-def untrained_layers(evidence: Evidence | None, *, bases: tuple[str, ...]) -> Found:
+def untrained_layers(study: Study | None, *, bases: tuple[str, ...]) -> Measured:
     """Layers of the paper's linear stagger that query distances at 4096 tokens that training at 1024 has not shown."""
-    return Found(tuple(Part(f"Layers with untrained distances at 4 times the training length, {base}",
+    return Measured(tuple(Part(f"Layers with untrained distances at 4 times the training length, {base}",
                             float(layers_that_grow(window_sweep.paper_pattern(base, "linear")))) for base in bases))
 
 
@@ -47,28 +48,28 @@ def layers_that_grow(pattern) -> int:
 
 
 @measure("key rows a query", exact=True)
-def key_rows_difference(evidence: Evidence | None) -> Found:
+def key_rows_difference(study: Study | None) -> Measured:
     """Key rows that a query reads with a learned alpha minus those with a fixed one, W = 8."""
     blended, fixed = learned_alpha.source_rows()
-    return Found.fact("Key rows read with a learned alpha minus a fixed one", blended - fixed)
+    return Measured.fact("Key rows read with a learned alpha minus a fixed one", blended - fixed)
 
 
 @measure("distances", exact=True)
-def distances_beyond_window(evidence: Evidence | None, *, window: int) -> Found:
+def distances_beyond_window(study: Study | None, *, window: int) -> Measured:
     """Distances of one layer of the paper's fixed pattern beyond the window."""
     found = window_sweep.paper_pattern(window=window).plan(0, PAPER_LENGTH).distances
-    return Found.fact(f"Distances beyond the window at W = {window}", sum(d > window for d in found))
+    return Measured.fact(f"Distances beyond the window at W = {window}", sum(d > window for d in found))
 
 
 @measure("distances", exact=True)
-def distances_of_the_stack(evidence: Evidence | None, *, window: int) -> Found:
+def distances_of_the_stack(study: Study | None, *, window: int) -> Measured:
     """Distinct distances of all 16 layers of the paper's linear stagger together."""
     pattern = window_sweep.paper_pattern(schedule="linear", window=window)
-    return Found.fact(f"Distances of 16 layers together at W = {window}", len(graph.stack_distances(pattern, PAPER_LENGTH)))
+    return Measured.fact(f"Distances of 16 layers together at W = {window}", len(graph.stack_distances(pattern, PAPER_LENGTH)))
 
 
 @measure("depths of 2 to 16", exact=True)
-def depths_without_coprime(evidence: Evidence | None) -> Found:
+def depths_without_coprime(study: Study | None) -> Measured:
     """Depths at which the coprime schedule has no stride."""
     def there(layers: int) -> bool:
         try:
@@ -76,75 +77,75 @@ def depths_without_coprime(evidence: Evidence | None) -> Found:
         except SuiteError:
             return False
         return True
-    return Found.fact("Depths without a coprime stride", sum(not there(layers) for layers in range(2, 17)))
+    return Measured.fact("Depths without a coprime stride", sum(not there(layers) for layers in range(2, 17)))
 
 
 @measure("", exact=True)
-def alpha_within_reach(evidence: Evidence | None) -> Found:
+def alpha_within_reach(study: Study | None) -> Measured:
     """The largest alpha that the paper's learning rates can move to from 1: a step of Adam is at most about the rate, whose
     mean is half the peak in the warm-up and halfway between peak and end in the cosine."""
     recipe = TrainConfig()
     after = (recipe.steps - recipe.warmup) * (1 + recipe.final_lr)
-    return Found.fact("Largest alpha in reach of the paper's recipe", alpha_of(recipe.lr * (recipe.warmup + after) / 2))
+    return Measured.fact("Largest alpha in reach of the paper's recipe", alpha_of(recipe.lr * (recipe.warmup + after) / 2))
 
 
 @measure("of the peak", exact=True)
-def final_learning_rate(evidence: Evidence | None) -> Found:
+def final_learning_rate(study: Study | None) -> Measured:
     """Learning rate at the end of the recipe, as the paper's code has it and the suite follows it, over the peak."""
-    return Found.fact("Learning rate at the end over its peak", TrainConfig().final_lr)
+    return Measured.fact("Learning rate at the end over its peak", TrainConfig().final_lr)
 
 
 @measure("", exact=True)
-def same_start_when_seeded_late(evidence: Evidence | None) -> Found:
+def same_start_when_seeded_late(study: Study | None) -> Measured:
     """1 if a model that is built before the seed is set starts alike in two processes, 0 if not; enacted on one layer."""
     def built(process: int) -> np.ndarray:
         stream = np.random.RandomState(process)                    # what a process has drawn before it builds
         weights = stream.normal(size=(8, 8))
         stream.seed(42)                                            # too late for the weights
         return weights
-    return Found.fact("Whether two processes start alike", float(np.array_equal(built(0), built(1))))
+    return Measured.fact("Whether two processes start alike", float(np.array_equal(built(0), built(1))))
 
 
 # Power law: audit rows 19 to 21
 
 @measure("new neighbours", exact=True)
-def new_neighbours(evidence: Evidence | None, *, sigma: float, draws: int, radius: int) -> Found:
+def new_neighbours(study: Study | None, *, sigma: float, draws: int, radius: int) -> Measured:
     """New neighbours a query that the document's draws with replacement give beyond the window, T = 1024."""
     table = power_law_sigma.realised((sigma,), PAPER_LENGTH, radius, draws)
-    return Found.fact(f"New neighbours from {draws} draws at sigma = {sigma:g}, r = {radius}", table["new neighbours"].iloc[0])
+    return Measured.fact(f"New neighbours from {draws} draws at sigma = {sigma:g}, r = {radius}", table["new neighbours"].iloc[0])
 
 
 @measure("times", exact=True)
-def new_neighbours_ratio(evidence: Evidence | None, *, sigma: float, other: float, draws: int, radius: int) -> Found:
+def new_neighbours_ratio(study: Study | None, *, sigma: float, other: float, draws: int, radius: int) -> Measured:
     """New neighbours at one sigma over those at another, from as many draws."""
     new = power_law_sigma.realised((sigma, other), PAPER_LENGTH, radius, draws)["new neighbours"]
-    return Found.fact(f"New neighbours from {draws} draws at sigma = {sigma:g} over those at {other:g}",
+    return Measured.fact(f"New neighbours from {draws} draws at sigma = {sigma:g} over those at {other:g}",
                       new[sigma] / new[other])
 
 
 @measure("of the edges", exact=True)
-def future_edges(evidence: Evidence | None, *, sigma: float) -> Found:
+def future_edges(study: Study | None, *, sigma: float) -> Measured:
     """Share of the document's edges `j = (i + s d) mod n` that lie in the future of their query."""
-    return Found.fact("Edges that point to the future", power_law_sigma.future_share(sigma))
+    return Measured.fact("Edges that point to the future", power_law_sigma.future_share(sigma))
 
 
 @measure("times", exact=True)
-def degree_growth(evidence: Evidence | None, *, sigma: float, short: int, long: int) -> Found:
+def degree_growth(study: Study | None, *, sigma: float, short: int, long: int) -> Measured:
     """Expected degree `sum d^-(1+sigma)` at `long` tokens over that at `short`."""
     def degree(n: int) -> float:
         return float((np.arange(1, n // 2 + 1, dtype=float) ** -(1 + sigma)).sum())
-    return Found.fact(f"Expected degree at {long} tokens over that at {short}, sigma = {sigma:g}",
+    return Measured.fact(f"Expected degree at {long} tokens over that at {short}, sigma = {sigma:g}",
                       degree(long) / degree(short))
 
 
 @measure("times", exact=True)
-def steepest_transition(evidence: Evidence | None, *, sigmas: tuple[float, ...], low: float, high: float, draws: int,
-                        radius: int, length: int) -> Found:
+def steepest_transition(study: Study | None, *, sigmas: tuple[float, ...], low: float, high: float, draws: int,
+                        radius: int, length: int) -> Measured:
     """How the mean distance in hops on the document's ring (one seeded graph) rises with sigma: its slope between `low` and
     `high` over the steepest slope between other neighbours of `sigmas`."""
     slopes = np.diff([mean_hops(sigma, draws, radius, length) for sigma in sigmas]) / np.diff(sigmas)
     inside = np.array([a >= low and b <= high for a, b in zip(sigmas[:-1], sigmas[1:], strict=True)])
-    return Found.fact(f"Slope of the mean distance from sigma = {low:g} to {high:g} over the steepest elsewhere",
+    return Measured.fact(f"Slope of the mean distance from sigma = {low:g} to {high:g} over the steepest elsewhere",
                       slopes[inside].max() / slopes[~inside].max())
 
 
@@ -158,25 +159,25 @@ def mean_hops(sigma: float, draws: int, radius: int, length: int) -> float:
 
 
 @measure("hops", exact=True, every=True)
-def diameter_difference(evidence: Evidence, *, other: str) -> Found:
+def diameter_difference(study: Study, *, other: str) -> Measured:
     """Diameter of a layer's graph, edges taken both ways, power law at the document's sigma minus `other`."""
-    return Found(tuple(Part(f"Diameter of {a} minus {b} at T = {T}", mine - theirs)
-                       for a, b, T, mine, theirs in graphs_beside(evidence, other, graph.diameter)))
+    return Measured(tuple(Part(f"Diameter of {a} minus {b} at T = {T}", mine - theirs)
+                       for a, b, T, mine, theirs in graphs_beside(study, other, graph.diameter)))
 
 
 @measure("", exact=True, every=True)
-def spectral_gap_difference(evidence: Evidence, *, other: str) -> Found:
+def spectral_gap_difference(study: Study, *, other: str) -> Measured:
     """Spectral gap of a layer's normalised mask Laplacian, power law at the document's sigma minus `other`."""
-    return Found(tuple(Part(f"Spectral gap of {a} minus {b} at T = {T}", mine - theirs)
-                       for a, b, T, mine, theirs in graphs_beside(evidence, other, graph.spectral_gap)))
+    return Measured(tuple(Part(f"Spectral gap of {a} minus {b} at T = {T}", mine - theirs)
+                       for a, b, T, mine, theirs in graphs_beside(study, other, graph.spectral_gap)))
 
 
-def graphs_beside(evidence: Evidence, other: str, number) -> list[tuple[str, str, int, float, float]]:
+def graphs_beside(study: Study, other: str, number) -> list[tuple[str, str, int, float, float]]:
     """A number of the first layer's graph of each recommended model and of its control."""
     found = []
-    for model in recommended(evidence):
-        control = evidence.partner(model, other)
-        values = [number(pattern_of(m.jobs[0]), 0, model.length) for m in (model, control)]
+    for model in recommended(study):
+        control = study.partner(model, other)
+        values = [number(m.pattern, 0, model.length) for m in (model, control)]
         if None in values:
             raise NotTested(f"the graph of {model.name} or of {control.name} is not connected")
         found.append((model.name, control.name, model.length, *map(float, values)))
@@ -186,53 +187,53 @@ def graphs_beside(evidence: Evidence, other: str, number) -> list[tuple[str, str
 # Christoffel: audit rows 22 to 24
 
 @measure("keys", exact=True, every=True)
-def prefix_discrepancy(evidence: Evidence, *, also: tuple[str, ...]) -> Found:
+def prefix_discrepancy(study: Study, *, also: tuple[str, ...]) -> Measured:
     """Largest distance of the keys in a prefix of the word from slope times its length: the words trained here and others."""
-    return Found(tuple(Part(f"Prefix discrepancy of {word}", float(graph.prefix_discrepancy(
-        carry_word(*split(word)), fraction(word)))) for word in words(evidence, also)))
+    return Measured(tuple(Part(f"Prefix discrepancy of {word}", float(graph.prefix_discrepancy(
+        carry_word(*split(word)), fraction(word)))) for word in words(study, also)))
 
 
 @measure("keys", exact=True, every=True)
-def density_error(evidence: Evidence, *, also: tuple[str, ...]) -> Found:
+def density_error(study: Study, *, also: tuple[str, ...]) -> Measured:
     """Keys of one period of the word minus m."""
-    return Found(tuple(Part(f"Keys a period of {word} minus m", float(sum(carry_word(*split(word))) - split(word)[0]))
-                       for word in words(evidence, also)))
+    return Measured(tuple(Part(f"Keys a period of {word} minus m", float(sum(carry_word(*split(word))) - split(word)[0]))
+                       for word in words(study, also)))
 
 
 @measure("different gaps", exact=True, every=True)
-def gaps(evidence: Evidence | None, *, words: tuple[str, ...]) -> Found:
+def gaps(study: Study | None, *, words: tuple[str, ...]) -> Measured:
     """Different gaps between neighbouring offsets; 1: a fixed stride."""
-    return Found(tuple(Part(f"Neighbouring offsets of {word} have", float(len(set(np.diff(ones(word)))))) for word in words))
+    return Measured(tuple(Part(f"Neighbouring offsets of {word} have", float(len(set(np.diff(ones(word)))))) for word in words))
 
 
 @measure("residue classes of 8", exact=True, every=True)
-def residue_classes(evidence: Evidence | None, *, words: tuple[str, ...]) -> Found:
+def residue_classes(study: Study | None, *, words: tuple[str, ...]) -> Measured:
     """Residue classes modulo 8 that a word's offsets fall into."""
-    return Found(tuple(Part(f"Offsets of {word} lie in", float(len(set(ones(word) % 8)))) for word in words))
+    return Measured(tuple(Part(f"Offsets of {word} lie in", float(len(set(ones(word) % 8)))) for word in words))
 
 
 @measure("keys", exact=True, every=True)
-def keys_by_the_documents_rule(evidence: Evidence | None, *, words: tuple[str, ...]) -> Found:
+def keys_by_the_documents_rule(study: Study | None, *, words: tuple[str, ...]) -> Measured:
     """Offsets that the document's causal condition `i + o <= i` keeps."""
-    return Found(tuple(Part(f"Keys of {word} with i + o <= i", float((ones(word) <= 0).sum())) for word in words))
+    return Measured(tuple(Part(f"Keys of {word} with i + o <= i", float((ones(word) <= 0).sum())) for word in words))
 
 
 @measure("of the distances", exact=True, every=True)
-def bridged_difference(evidence: Evidence, *, series: str, other: str, depth: int) -> Found:
+def bridged_difference(study: Study, *, series: str, other: str, depth: int) -> Measured:
     """Share of the distances below T that the first `depth` layers of `series` bridge minus that of `other`."""
     parts = []
-    for model, control in pairs(evidence, (series,), (other,)):
-        mine, theirs = (float(graph.stack_sums(pattern_of(m.jobs[0]), m.length)[depth].mean()) for m in (model, control))
+    for model, control in study.pairs((series,), (other,)):
+        mine, theirs = (float(graph.stack_sums(m.pattern, m.length)[depth].mean()) for m in (model, control))
         parts.append(Part(f"Distances that {depth} layers of {model.name} bridge minus {control.name}", mine - theirs))
-    return Found(tuple(parts))
+    return Measured(tuple(parts))
 
 
 @measure("of the distances", exact=True, every=True)
-def reach_over_random(evidence: Evidence | None, *, words: tuple[str, ...], depth: int) -> Found:
+def reach_over_random(study: Study | None, *, words: tuple[str, ...], depth: int) -> Measured:
     """Share of the distances 0 to 2047 that `depth` layers of a word bridge minus that of as many random offsets."""
     random = "Random offsets, 64 of 512"
     table = christoffel.document_reach(depth).iloc[-1]
-    return Found(tuple(Part(f"Reach of {word} in {depth} layers minus that of random offsets",
+    return Measured(tuple(Part(f"Reach of {word} in {depth} layers minus that of random offsets",
                             float(table[next(name for name in table.index if name.startswith(f"Christoffel {word}"))]
                                   - table[random])) for word in words))
 
@@ -251,11 +252,11 @@ def ones(word: str) -> np.ndarray:
     return np.flatnonzero(carry_word(*split(word)))
 
 
-def words(evidence: Evidence, also: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys((*evidence.parameters.words, *also)))
+def words(study: Study, also: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys((*study.parameters.words, *also)))
 
 
 @measure("", exact=True)
-def read_in_code(evidence: Evidence | None, *, reason: str) -> Found:
+def read_in_code(study: Study | None, *, reason: str) -> Measured:
     """What only the paper's own code or machines could show."""
     raise NotTested(reason)

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from suite import published
-from suite.claims.evidence import Evidence, Found, Part
+from suite.claims.evidence import Measured, Part
 from suite.claims.measures import measure
+from suite.study.frames import Study
 
 SEED = 42
 
@@ -17,55 +18,55 @@ SEED = 42
 # perplexity.csv, length_extrapolation.csv, position_loss.csv
 
 @measure("nats a token", exact=True)
-def published_difference(evidence: Evidence | None, *, series: str, other: str, window: int, other_window: int = 0) -> Found:
+def published_difference(study: Study | None, *, series: str, other: str, window: int, other_window: int = 0) -> Measured:
     """Log of the ratio of perplexities, a mean over the four datasets (seed 42, perplexity.csv)."""
     table = published.read("perplexity").query("seed == @SEED")
     values = [log_mean(table, name, at) for name, at in ((series, window), (other, other_window or window))]
-    return Found.fact(f"Published loss of {series} minus {other} at W = {window}", values[0] - values[1])
+    return Measured.fact(f"Published loss of {series} minus {other} at W = {window}", values[0] - values[1])
 
 
 @measure("nats a token", exact=True)
-def published_difference_at(evidence: Evidence | None, *, series: str, other: str, window: int, length: int) -> Found:
+def published_difference_at(study: Study | None, *, series: str, other: str, window: int, length: int) -> Measured:
     """The same at an evaluation length, a mean over the two datasets of length_extrapolation.csv; Dense has no window."""
     table = published.read("length_extrapolation").query("eval_length == @length")
     value = log_mean(table, series, window) - log_mean(table, other, window)
-    return Found.fact(f"Published loss of {series} minus {other} at W = {window}, {length} tokens", value)
+    return Measured.fact(f"Published loss of {series} minus {other} at W = {window}, {length} tokens", value)
 
 
 @measure("nats a token", exact=True)
-def published_growth(evidence: Evidence | None, *, series: str, window: int) -> Found:
+def published_growth(study: Study | None, *, series: str, window: int) -> Measured:
     """Log of perplexity at 4096 tokens over that at 1024, a mean over two datasets (length_extrapolation.csv)."""
-    return Found.fact(f"Published growth of the loss of {series} at W = {window}, 1024 to 4096 tokens", growth(series, window))
+    return Measured.fact(f"Published growth of the loss of {series} at W = {window}, 1024 to 4096 tokens", growth(series, window))
 
 
 @measure("nats a token", exact=True, every=True)
-def published_growth_of_all(evidence: Evidence | None) -> Found:
+def published_growth_of_all(study: Study | None) -> Measured:
     """`published_growth` of every sparse model of the paper."""
     models = published.read("length_extrapolation").query("base != 'dense'")[["series", "window"]].drop_duplicates()
-    return Found(tuple(Part(f"Published growth of the loss of {own.series} at W = {own.window:g}, 1024 to 4096 tokens",
+    return Measured(tuple(Part(f"Published growth of the loss of {own.series} at W = {own.window:g}, 1024 to 4096 tokens",
                             growth(own.series, own.window)) for own in models.itertuples()))
 
 
 @measure("nats a token", exact=True)
-def published_largest_growth(evidence: Evidence | None) -> Found:
+def published_largest_growth(study: Study | None) -> Measured:
     """The largest of `published_growth_of_all`."""
-    return max_of(published_growth_of_all(evidence))
+    return max_of(published_growth_of_all(study))
 
 
 @measure("nats a token", exact=True)
-def published_growth_difference(evidence: Evidence | None, *, series: str, other: str, window: int) -> Found:
+def published_growth_difference(study: Study | None, *, series: str, other: str, window: int) -> Measured:
     """Growth of one model minus that of another."""
-    return Found.fact(f"Published growth of the loss, {series} minus {other} at W = {window}",
+    return Measured.fact(f"Published growth of the loss, {series} minus {other} at W = {window}",
                       growth(series, window) - growth(other, window))
 
 
 @measure("nats a token", exact=True)
-def published_gain_by_position(evidence: Evidence | None, *, window: int) -> Found:
+def published_gain_by_position(study: Study | None, *, window: int) -> Measured:
     """Gain of the ramp over fixed rungs from position 128 on minus before (position_loss.csv, two datasets or more)."""
     rows = published.read("position_loss").query("window == @window and base == 'fibonacci'")
     gain = rows.pivot_table(index="bin", columns="schedule", values="nll")
     gain = gain["fixed"] - gain["linear"]
-    return Found.fact(f"Published gain of the ramp from position 128 on minus before, W = {window}",
+    return Measured.fact(f"Published gain of the ramp from position 128 on minus before, W = {window}",
                       gain.iloc[1:].mean() - gain.iloc[0])
 
 
@@ -81,60 +82,60 @@ def growth(series: str, window: float) -> float:
     return log_mean(table[lengths == 4096], series, window) - log_mean(table[lengths == 1024], series, window)
 
 
-def max_of(found: Found) -> Found:
-    return Found((max(found.parts, key=lambda part: part.estimate),))
+def max_of(found: Measured) -> Measured:
+    return Measured((max(found.parts, key=lambda part: part.estimate),))
 
 
 # cost.csv and battery.csv
 
 @measure("times", exact=True)
-def published_cost(evidence: Evidence | None, *, inference: bool) -> Found:
+def published_cost(study: Study | None, *, inference: bool) -> Measured:
     """Time of a learned alpha over that of fixed rungs: training (cost.csv), or inference (battery.csv, flops_context)."""
     if not inference:
-        return Found.fact("Published training time of a learned alpha over fixed rungs", published.learned_cost())
+        return Measured.fact("Published training time of a learned alpha over fixed rungs", published.learned_cost())
     speed = published.read("battery").query("metric == 'tokens_per_sec_infer'").groupby("series")["value"].mean()
-    return Found.fact("Published inference time of a learned alpha over fixed rungs",
+    return Measured.fact("Published inference time of a learned alpha over fixed rungs",
                       speed["Fibonacci, fixed"] / speed["Fibonacci, learned"])
 
 
 @measure("parameters", exact=True)
-def published_parameters(evidence: Evidence | None) -> Found:
+def published_parameters(study: Study | None) -> Measured:
     """Parameters of the learned model minus those of the fixed one (cost.csv)."""
     sizes = published.read("cost").groupby("series")["parameters"].first()
-    return Found.fact("Published parameters of the learned model minus the fixed one",
+    return Measured.fact("Published parameters of the learned model minus the fixed one",
                       sizes["Fibonacci, learned"] - sizes["Fibonacci, fixed"])
 
 
 @measure("tasks", exact=True)
-def published_tasks_missing(evidence: Evidence | None) -> Found:
+def published_tasks_missing(study: Study | None) -> Measured:
     """Tasks of the battery that a sparse model has and dense lacks (battery.csv)."""
     table = published.read("battery")
     dense = table["base"] == "dense"
     missing = set(table[~dense]["task"]) - set(table[dense]["task"])
-    return Found.fact("Tasks of the published battery that dense lacks", len(missing))
+    return Measured.fact("Tasks of the published battery that dense lacks", len(missing))
 
 
 @measure("times", exact=True)
-def published_lambada_ratio(evidence: Evidence | None, *, window: int) -> Found:
+def published_lambada_ratio(study: Study | None, *, window: int) -> Measured:
     """Highest over lowest perplexity of LAMBADA's target among the sparse models of one W, means over seeds (battery.csv)."""
     rows = published.read("battery").query("task == 'lambada' and metric == 'target_ppl' and window == @window")
     means = rows.groupby("series")["value"].mean()
-    return Found.fact(f"LAMBADA's target perplexity, {means.idxmax()} over {means.idxmin()} at W = {window}",
+    return Measured.fact(f"LAMBADA's target perplexity, {means.idxmax()} over {means.idxmin()} at W = {window}",
                       means.max() / means.min())
 
 
 @measure("times", exact=True)
-def published_std_ratio(evidence: Evidence | None) -> Found:
+def published_std_ratio(study: Study | None) -> Measured:
     """Sample standard deviation over the population formula, of the three published seeds (perplexity.csv, W = 12)."""
     spread = published.spread_over_seeds().query("seeds == 3")
-    return Found.fact("Sample standard deviation over the population formula",
+    return Measured.fact("Sample standard deviation over the population formula",
                       float((spread["sample_std"] / spread["population_std"]).mean()))
 
 
 # retrieval_probe.csv
 
 @measure("in alpha", exact=True)
-def published_alpha_move(evidence: Evidence | None, *, probes: str) -> Found:
+def published_alpha_move(study: Study | None, *, probes: str) -> Measured:
     """Largest move of an alpha from its start. probes: `marked` (two distances, uniform start), `sweep` (one distance, from
     the ramp; its ends are left out, as no theta is finite there)."""
     table = published.read("retrieval_probe")
@@ -147,26 +148,26 @@ def published_alpha_move(evidence: Evidence | None, *, probes: str) -> Found:
         starts = [1.0] * len(alphas) if probes == "marked" else [0.5 + at / last for at in range(len(alphas))]
         inner = range(len(alphas)) if probes == "marked" else range(1, last)
         moved += [abs(alphas[at] - starts[at]) for at in inner]
-    return Found.fact(f"Largest published move of alpha in the {probes} probes", max(moved))
+    return Measured.fact(f"Largest published move of alpha in the {probes} probes", max(moved))
 
 
 @measure("in accuracy", exact=True)
-def published_seed_spread(evidence: Evidence | None, *, depth: int) -> Found:
+def published_seed_spread(study: Study | None, *, depth: int) -> Measured:
     """Largest difference between two seeds of one cell of the marked probe from a uniform start."""
     rows = published.marked_cells().query("mechanism == 'fib_blur' and staggered_init == 0 and depth == @depth")
     spread = rows.groupby("distance")["accuracy"].agg(lambda own: own.max() - own.min())
-    return Found.fact(f"Difference between two published seeds at depth {depth}", spread.max())
+    return Measured.fact(f"Difference between two published seeds at depth {depth}", spread.max())
 
 
 @measure("of the answers", exact=True)
-def published_probe_best(evidence: Evidence | None) -> Found:
+def published_probe_best(study: Study | None) -> Measured:
     """The best cell of the marked probe from a uniform start."""
     rows = published.marked_cells().query("mechanism == 'fib_blur' and staggered_init == 0")
-    return Found.fact("Best published cell of the marked probe from a uniform start", rows["accuracy"].max())
+    return Measured.fact("Best published cell of the marked probe from a uniform start", rows["accuracy"].max())
 
 
 @measure("in accuracy", exact=True)
-def published_probe_difference(evidence: Evidence | None) -> Found:
+def published_probe_difference(study: Study | None) -> Measured:
     """Mean accuracy of the marked probe's cells from the ramp minus that from a uniform start."""
     rows = published.marked_cells().query("mechanism == 'fib_blur'").groupby("staggered_init")["accuracy"].mean()
-    return Found.fact("Published accuracy of the marked probe from the ramp minus from a uniform start", rows[1] - rows[0])
+    return Measured.fact("Published accuracy of the marked probe from the ramp minus from a uniform start", rows[1] - rows[0])

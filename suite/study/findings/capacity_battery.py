@@ -13,7 +13,7 @@ from suite.study.conclusions import above_chance, listing
 from suite.study.findings.christoffel import (chances, of_sequences, say_tasks,
                                               task_table)
 from suite.study.findings.shared import interval, row
-from suite.study.stats import Interval, bootstrap_mean, seed_words, wilson
+from suite.study.stats import Interval, mean_interval, seed_words, wilson
 from suite.study.tables import select
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def items(jobs: Sequence[Job], names: Sequence[str], database: Database, array: 
 def in_context(jobs: Sequence[Job], names: Sequence[str], database: Database) -> pd.DataFrame:
     """In-context score (nats; below 0 means that context helps) by model, best first, with its interval over windows."""
     domains = len(database.corpus.domains)
-    rows = [row(bootstrap_mean(np.split(own, domains, axis=1)), name=name)
+    rows = [row(mean_interval(np.split(own, domains, axis=1)), name=name)
             for name, own in items(jobs, names, database, "in_context").items()]
     return pd.DataFrame(rows).set_index("name").sort_values("estimate")
 

@@ -16,7 +16,7 @@ from suite.experiments.base import Job
 from suite.study.conclusions import FLAT, compared, grown, listing
 from suite.study.findings.shared import interval, row
 from suite.study.losses import Losses
-from suite.study.stats import Interval, bootstrap_mean, paired_difference
+from suite.study.stats import Interval, mean_interval, paired_difference
 
 Variants = dict[str, tuple[str, str]]
 
@@ -141,7 +141,7 @@ def say_contexts(losses: Losses, shown: Variants, control: str, trained: int, lo
     theirs, groups = gain(control), {"lowers": [], "raises": [], "does not measurably change": []}
     for name in shown:
         if name != control:
-            found: Interval = bootstrap_mean([a - b for a, b in zip(gain(name), theirs, strict=True)])
+            found: Interval = mean_interval([a - b for a, b in zip(gain(name), theirs, strict=True)])
             word = {"below": "lowers", "above": "raises"}.get(found.sign(), "does not measurably change")
             groups[word].append(f"{name} ({found.text()})")
     parts = [f"{word} the loss of {listing(names)}" for word, names in groups.items() if names]

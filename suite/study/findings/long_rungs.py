@@ -19,7 +19,7 @@ from suite.study.figures import short
 from suite.study.findings.shared import interval, row, stack_of
 from suite.study.losses import Losses
 from suite.study.stats import (ENOUGH_SEEDS, Interval, accuracy,
-                               accuracy_difference, bootstrap_mean, seed_words)
+                               accuracy_difference, mean_interval, seed_words)
 from suite.study.tables import job_names
 from suite.study.trend import Trend
 
@@ -117,7 +117,7 @@ class Points:
 def points(jobs: Sequence[Job], database: Any, name: str, length: int) -> Points:
     found = sorted(pairs(jobs, name, length), key=lambda pair: (pair[0].run.train.tokens, pair[0].run.train.seed))
     windows = [differences(pair, database) for pair in found]
-    rows = [row(bootstrap_mean(own), tokens=job.run.train.tokens, seed=job.run.train.seed)
+    rows = [row(mean_interval(own), tokens=job.run.train.tokens, seed=job.run.train.seed)
             for (job, _), own in zip(found, windows, strict=True)]
     return Points(pd.DataFrame(rows), windows)
 
@@ -126,7 +126,7 @@ def by_tokens(jobs: Sequence[Job], database: Any, name: str, length: int) -> dic
     """The difference at each number of tokens, over its seeds."""
     found = pairs(jobs, name, length)
     amounts = sorted({own.run.train.tokens for own, _ in found})
-    return {amount: bootstrap_mean(over_seeds([p for p in found if p[0].run.train.tokens == amount], database))
+    return {amount: mean_interval(over_seeds([p for p in found if p[0].run.train.tokens == amount], database))
             for amount in amounts}
 
 
@@ -168,7 +168,7 @@ def say_extrapolation(trend: Trend | None, found: Points, name: str, tokens: int
         return "No line is fitted, so nothing is said of the paper's budget."
     if tokens <= trend.longest:
         return f"The paper's {tokens:,} tokens lie inside what was trained: no extrapolation is needed."
-    there = trend.extrapolated(tokens, found.windows)
+    there = trend.extrapolated(tokens)
     word = {"above": f"the local window would still be better than {name}", "below": f"{name} would be better",
             "undecided": "either might be better"}[there.sign()]
     crossing = trend.crossing()
@@ -193,7 +193,7 @@ def line(trend: Trend | None, found: Points, until: int = PAPER_TOKENS) -> pd.Da
     if trend is None:
         return pd.DataFrame()
     at = np.geomspace(trend.tokens.min(), max(until, trend.longest), 40)
-    return pd.DataFrame([row(trend.extrapolated(tokens, found.windows), tokens=tokens) for tokens in at]).set_index("tokens")
+    return pd.DataFrame([row(trend.extrapolated(tokens), tokens=tokens) for tokens in at]).set_index("tokens")
 
 
 def at_share(jobs: Sequence[Job], name: str, share: float) -> dict[int, list[Pair]]:
@@ -209,7 +209,7 @@ def at_share(jobs: Sequence[Job], name: str, share: float) -> dict[int, list[Pai
 
 def by_length(jobs: Sequence[Job], database: Any, name: str, share: float) -> dict[int, Interval]:
     """The difference at each training length, all at the same share of a whole run's tokens."""
-    return {length: bootstrap_mean(over_seeds(own, database)) for length, own in at_share(jobs, name, share).items()}
+    return {length: mean_interval(over_seeds(own, database)) for length, own in at_share(jobs, name, share).items()}
 
 
 def say_lengths(found: Mapping[int, Interval], name: str) -> str:
@@ -230,7 +230,7 @@ def by_domain(jobs: Sequence[Job], database: Any, names: Sequence[str], length: 
     rows = []
     for name in names:
         stacked = over_seeds(whole(pairs(jobs, name, length)), database)
-        rows += [row(bootstrap_mean([own]), name=name, group=domain)
+        rows += [row(mean_interval([own]), name=name, group=domain)
                  for domain, own in zip(database.corpus.domains, stacked, strict=True)]
     table = pd.DataFrame(rows).set_index("name")
     order = {domain: at for at, domain in enumerate(database.corpus.domains)}

@@ -12,7 +12,7 @@ from suite.experiments.base import Job
 from suite.study.conclusions import corrected_signs, listing
 from suite.study.findings.long_rungs import LOCAL, asked, pairs, series, whole
 from suite.study.findings.shared import interval, row, stack_of
-from suite.study.stats import bootstrap_mean
+from suite.study.stats import mean_interval
 from suite.study.trend import linearised
 
 
@@ -40,7 +40,7 @@ def by_recurrence(jobs: Sequence[Job], database: Any, name: str, length: int, ki
         return np.concatenate([database.array(job, evaluation, f"{what}.{domain}") for domain in domains])
     sums = np.stack([all_text(own, kind) - all_text(local, kind) for own, local in found])            # (S, N, bins + 1)
     counts = all_text(found[0][0], f"{kind}_count")                                                   # (N, bins + 1)
-    rows = [row(bootstrap_mean([linearised(sums[:, :, at], counts[:, at])]), bin=words,
+    rows = [row(mean_interval([linearised(sums[:, :, at], counts[:, at])]), bin=words,
                 share=counts[:, at].sum() / counts.sum())
             for at, words in enumerate(bins_of(jobs, length)) if (counts[:, at] > 0).any()]
     return pd.DataFrame(rows).set_index("bin")

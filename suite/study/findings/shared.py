@@ -5,34 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from lib.errors import SuiteError
-from lib.patterns import build
 from suite.study.conclusions import corrected_signs, listing
+from suite.study.frames import interval, row, stack_of
 from suite.study.losses import Losses
-from suite.study.stats import Interval, seed_words
+from suite.study.stats import seed_words
 from suite.study.tables import named
 
 WORDS = {"below": "lower loss", "above": "higher loss", "undecided": "not told apart"}
 
 
-def row(interval: Interval, **more: Any) -> dict[str, Any]:
-    return {"estimate": interval.estimate, "low": interval.low, "high": interval.high, "seeds": interval.seeds,
-            "df": interval.df, **more}
-
-
-def interval(row: pd.Series) -> Interval:
-    return Interval(float(row["estimate"]), float(row["low"]), float(row["high"]), 0, int(row.get("seeds", 0)),
-                    float(row.get("df", np.inf)))
-
-
 def against(losses: Losses, reference: str, names: Iterable[str] | None = None, **where: Any) -> pd.DataFrame:
-    """Loss of every model minus that of `reference` (nats a token), with intervals; one row a model, lowest first."""
-    names = [name for name in (losses.jobs if names is None else names) if name != reference]
-    rows = [row(losses.difference(name, reference, **where), name=name) for name in names]
-    return pd.DataFrame(rows).set_index("name").sort_values("estimate")
+    """`Study.against`: every model minus `reference`, with intervals; one row a model, lowest first."""
+    return losses.study.against(reference, names, **where)
 
 
 def standing(table: pd.DataFrame, reference: str) -> str:
@@ -90,11 +77,6 @@ def reference(runs: pd.DataFrame, window: int | None = None) -> str:
     """What models are measured against: the local window of equal edges, or dense where that was not trained."""
     local = "Local window, equal edges"
     return find(runs, local, window) if has(runs, local) else find(runs, "Dense")
-
-
-def stack_of(run: Any) -> Any:
-    """The pattern of a run, at its model's depth."""
-    return build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
 
 
 def patterns_of(jobs: Sequence[Any], names: Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,317 @@
+"""One experiment's jobs and results: its models by typed labels, their held-out losses by window, and what compares them.
+
+Figures, sentences and the ledger of claims all ask a `Study`, so that a number is computed in one place. Comparisons that
+need more than losses are in `suite.study.comparisons`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from lib.config import DataConfig, Evaluation, RunConfig
+from lib.data import domains_of
+from lib.errors import SuiteError, one_of, require
+from lib.patterns import Pattern, build
+from suite.experiments.base import Job, Labels, Parameters, tidy
+from suite.study.stats import Interval, mean_interval
+from suite.study.tables import job_names
+
+if TYPE_CHECKING:
+    from suite.run.database import Database
+    from suite.settings.profiles import Profile
+
+KEPT = 4096                                     # arrays held at once, of some tens of KiB each, and tables of metrics
+LAST_WORD = "Christoffel, last word"            # the series of the word whose pairs the controls have
+PAPERS = "the paper's sparse models"            # all series of the Fibonacci paper but dense
+Windows = list[np.ndarray]                      # an array `[S, N]` a held-out domain: S seeds, N windows
+
+
+class NotTested(SuiteError):
+    """The profile does not train, or has not finished, what is asked for; the message says what."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Jobs that differ in their seed only, and the name that tables and figures give them."""
+    name: str
+    jobs: tuple[Job, ...]
+
+    @property
+    def labels(self) -> Labels:
+        return self.jobs[0].labels
+
+    @property
+    def run(self) -> RunConfig:
+        """The first seed's run."""
+        return self.jobs[0].run
+
+    @property
+    def text(self) -> bool:
+        """Whether it is a language model, and not one of a synthetic task."""
+        return self.run.data.source == "text"
+
+    @property
+    def length(self) -> int:
+        """Training length, tokens."""
+        return self.run.train.length
+
+    @property
+    def by_seed(self) -> dict[int, Job]:
+        return {job.run.train.seed: job for job in self.jobs}
+
+    @property
+    def pattern(self) -> Pattern:
+        return stack_of(self.run)
+
+    @property
+    def pairs(self) -> float:
+        """Attended pairs of a training window, summed over layers."""
+        return self.pattern.pairs(self.length)
+
+
+class Study:
+    """The jobs of one experiment and the database of their results. `name` is the notebook's."""
+
+    def __init__(self, jobs: Sequence[Job], database: Database, name: str = "", parameters: Parameters | None = None,
+                 profile: Profile | None = None) -> None:
+        self.jobs, self.database = list(jobs), database
+        self.name, self.parameters, self.profile = name, parameters, profile
+
+    # Models
+
+    @cached_property
+    def models(self) -> list[Model]:
+        """All models, in the order of the plan; those of synthetic tasks too, one for each task and its parameters."""
+        groups: dict[tuple[str, DataConfig], list[Job]] = {}
+        for name, job in zip(job_names(self.jobs), self.jobs, strict=True):
+            groups.setdefault((name, job.run.data), []).append(job)
+        return [Model(name, tuple(jobs)) for (name, _), jobs in groups.items()]
+
+    @property
+    def language_models(self) -> list[Model]:
+        return [model for model in self.models if model.text]
+
+    def __getitem__(self, name: str) -> Model:
+        """The language model that tables and figures call `name`; of a task's models the first of that name."""
+        by_name = {model.name: model for model in reversed(sorted(self.models, key=lambda model: not model.text))}
+        return by_name[one_of(name, by_name, "model")]
+
+    def find(self, series: str = "", *, text: bool = True, **labels: Any) -> list[Model]:
+        """The models with these labels (fields of `Labels`), of one series or of all; of tasks with `text=False`.
+
+        Where models of a series differ in labels that are not asked for, those without any are meant; all, if none is
+        without. Raises `NotTested` where there is no such model.
+        """
+        for name in labels:
+            one_of(name, [field.name for field in fields(Labels)], "label")
+        belongs = self._belongs(series)
+        rows = [model for model in self.models if model.text == text and belongs(model.labels)
+                and all(getattr(model.labels, name) == value for name, value in labels.items())]
+        if set(labels) <= {"window"}:
+            rows = [model for model in rows if not model.labels.told] or rows
+        if not rows:
+            raise self.untrained(", ".join([series, *(f"{name} = {value}" for name, value in labels.items())]))
+        return rows
+
+    def model(self, series: str, *, text: bool = True, **labels: Any) -> Model:
+        """The one model that `find` gives; `SuiteError` if there are several."""
+        rows = self.find(series, text=text, **labels)
+        require(len(rows) == 1, "labels", [model.name for model in rows], "those of one model")
+        return rows[0]
+
+    def has(self, *series: str) -> bool:
+        """Whether a language model of each of these series is trained."""
+        return all(any(self._belongs(name)(model.labels) for model in self.language_models) for name in series)
+
+    def _belongs(self, series: str) -> Callable[[Labels], bool]:
+        if series == PAPERS:
+            return lambda labels: (labels.base in ("fibonacci", "pow2") and not labels.told
+                                   and labels.schedule in ("fixed", "linear", "coprime", "learned"))
+        name = f"Christoffel {self.parameters.words[-1]}" if series == LAST_WORD else series
+        return lambda labels: name == "" or labels.series in (name, f"{name}, equal edges")
+
+    def partner(self, model: Model, other: str) -> Model:
+        """The model of the series `other` that belongs beside `model`: of the same data and window, and with its labels as
+        far as the series has them. Raises `NotTested` where there is none, `SuiteError` where there are several."""
+        belongs, told = self._belongs(other), model.labels.told.items()
+        beside = [m for m in self.models if belongs(m.labels) and m.run.data == model.run.data
+                  and (None in (m.labels.window, model.labels.window) or m.labels.window == model.labels.window)
+                  and m.labels.told.items() <= told]
+        if not beside:
+            raise self.untrained(f"{other} beside {model.name}")
+        closest = max(len(m.labels.told) for m in beside)
+        nearest = [m for m in beside if len(m.labels.told) == closest]
+        require(len(nearest) == 1, f"{other} beside {model.name}", [m.name for m in nearest],
+                "one model; turn the comparison")
+        return nearest[0]
+
+    def pairs(self, series: Iterable[str], others: Iterable[str], *, text: bool = True,
+              **labels: Any) -> list[tuple[Model, Model]]:
+        """Each model of `series` beside its partner of each of `others`; one without a window beside all of theirs."""
+        found = []
+        for name, other in [(name, other) for name in series for other in others]:
+            models, belongs = self.find(name, text=text, **labels), self._belongs(other)
+            windows = any(belongs(m.labels) and m.labels.window is not None for m in self.models)
+            if models[0].labels.window is None and windows:
+                found += [(self.partner(theirs, name), theirs) for theirs in self.find(other, text=text, **labels)]
+            else:
+                found += [(model, self.partner(model, other)) for model in models]
+        return found
+
+    def untrained(self, what: str) -> NotTested:
+        profile = f"profile {self.profile.name} does not train" if self.profile else "the study does not have"
+        return NotTested(f"{profile} {what}{f' in notebook {self.name}' if self.name else ''}")
+
+    def _model(self, model: Model | str) -> Model:
+        return self[model] if isinstance(model, str) else model
+
+    # Results
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The tidy table of all jobs (`COLUMNS`), as it is written to results/<notebook>.csv."""
+        return tidy(self.name, self.jobs, self.database)
+
+    @cached_property
+    def metrics(self) -> Callable[[Job], pd.DataFrame]:
+        """The metrics of a job, read once while they are in use."""
+        return lru_cache(KEPT)(self.database.metrics)
+
+    @cached_property
+    def _array(self) -> Callable[[Job, Evaluation, str], np.ndarray]:
+        return lru_cache(KEPT)(self.database.array)
+
+    def value(self, job: Job, measure: str, **where: Any) -> float:
+        """The one value of a measure at the end of training whose columns equal `where`."""
+        rows = self.metrics(job)
+        rows = rows[(rows["measure"] == measure) & rows["step"].isna()]
+        for column, wanted in where.items():
+            rows = rows[rows[column] == wanted]
+        if len(rows) != 1:
+            raise SuiteError(f"{len(rows)} values of {measure} with {where} in {job.run.pattern.name}, not one")
+        return float(rows["value"].iloc[0])
+
+    def array(self, job: Job, evaluation: str, name: str) -> np.ndarray:
+        """An array of a job's evaluation, for instance `array(job, "battery", "correct.lambada")`."""
+        return self._array(job, self.evaluation(job, evaluation), name)
+
+    @staticmethod
+    def evaluation(job: Job, name: str) -> Evaluation:
+        for own in job.evaluations:
+            if own.name == name:
+                return own
+        raise NotTested(f"{job.labels.series} is not asked for {name}")
+
+    # Held-out losses
+
+    def windows(self, model: Model | str, length: int = 0, variant: str = "", positions: tuple[int, int] | None = None,
+                seeds: Sequence[int] = (), domains: Sequence[str] = ()) -> Windows:
+        """Mean loss of each window (nats a token), one array `[S, N]` a domain: N windows of each of S seeds, ascending.
+
+        length: evaluation length in tokens, the training length by default. positions: only tokens from the first to
+        before the second, which must be edges of bins. seeds, domains: all of them by default.
+        """
+        model = self._model(model)
+        jobs = [model.by_seed[seed] for seed in seeds or sorted(model.by_seed)]
+        by_seed = [self._windows_of(job, length or model.length, variant, positions, domains) for job in jobs]
+        return [np.stack(domain) for domain in zip(*by_seed, strict=True)]
+
+    def _windows_of(self, job: Job, length: int, variant: str, positions: tuple[int, int] | None,
+                    domains: Sequence[str]) -> list[np.ndarray]:
+        evaluation = self._perplexity(job, length, variant)
+        edges = self._array(job, evaluation, f"edges.{length}")
+        first, last = (0, length) if positions is None else positions
+        if first not in edges or last not in edges:
+            raise SuiteError(f"positions = {positions!r} is not valid: two of the edges {edges.tolist()}")
+        inside = slice(int(np.searchsorted(edges, first)), int(np.searchsorted(edges, last)))
+        found = []
+        for domain in domains or domains_of(job.run.data, self.database.corpus):
+            sums, counts = (self._array(job, evaluation, f"{kind}.{domain}.{length}") for kind in ("nll", "count"))
+            found.append(sums[:, inside].sum(axis=1) / counts[:, inside].sum(axis=1))
+        return found
+
+    def _perplexity(self, job: Job, length: int, variant: str) -> Evaluation:
+        for evaluation in job.evaluations:
+            own = dict(evaluation.parameters)
+            if evaluation.name == "perplexity" and length in own["lengths"] and own.get("variant", "") == variant:
+                return evaluation
+        how = f" with {variant}" if variant else ""
+        whose = f"profile {self.profile.name} does not evaluate" if self.profile else "there is no evaluation of"
+        raise NotTested(f"{whose} {job.labels.series} at {length} tokens{how}")
+
+    def shared_seeds(self, *models: Model | str) -> tuple[int, ...]:
+        """The seeds that all of these models were trained with: the same start and order of the data."""
+        seeds = {self._model(model).name: sorted(self._model(model).by_seed) for model in models}
+        shared = set.intersection(*map(set, seeds.values()))
+        require(bool(shared), "seeds", seeds, "at least one seed in common")
+        return tuple(sorted(shared))
+
+    def paired(self, model: Model, other: Model) -> list[tuple[Job, Job]]:
+        """The jobs of two models by the seeds that both have."""
+        return [(model.by_seed[seed], other.by_seed[seed]) for seed in self.shared_seeds(model, other)]
+
+    def differences(self, model: Model | str, other: Model | str, *, variant: str = "", other_variant: str = "",
+                    seeds: Sequence[int] = (), **where: Any) -> Windows:
+        """Loss of `model` minus that of `other` in each window, of the seeds that both have; `where` as in `windows`."""
+        seeds = seeds or self.shared_seeds(model, other)
+        return minus(self.windows(model, variant=variant, seeds=seeds, **where),
+                     self.windows(other, variant=other_variant, seeds=seeds, **where))
+
+    def difference(self, model: Model | str, other: Model | str, **where: Any) -> Interval:
+        """Loss of `model` minus that of `other`, nats a token, paired by window and by seed; `where` as in `differences`."""
+        return mean_interval(self.differences(model, other, **where))
+
+    def growths(self, model: Model | str, length: int, variant: str = "", seeds: Sequence[int] = ()) -> Windows:
+        """Loss at `length` minus that at the training length on the same tokens, in each window of `length` tokens."""
+        model = self._model(model)
+        require(length % model.length == 0, "length", length, f"a multiple of the training length {model.length}")
+        far, near = self.windows(model, length, variant, seeds=seeds), self.windows(model, seeds=seeds)
+        return [y - merged_windows(x, y.shape[1], length // model.length) for x, y in zip(near, far, strict=True)]
+
+    def growth(self, model: Model | str, length: int, variant: str = "") -> Interval:
+        """Loss at `length` tokens minus that at the training length, nats a token; `variant` applies at `length`."""
+        return mean_interval(self.growths(model, length, variant))
+
+    def against(self, reference: Model | str, models: Iterable[Model | str] | None = None, **where: Any) -> pd.DataFrame:
+        """`difference` of every language model from `reference`: one row a model, lowest first, index `name`."""
+        reference = self._model(reference)
+        chosen = [self._model(model) for model in (self.language_models if models is None else models)]
+        rows = [row(self.difference(model, reference, **where), name=model.name) for model in chosen if model != reference]
+        return pd.DataFrame(rows).set_index("name").sort_values("estimate")
+
+
+def minus(a: Windows, b: Windows) -> Windows:
+    require(len(a) == len(b) and all(np.shape(x) == np.shape(y) for x, y in zip(a, b, strict=False)), "a, b",
+            ([np.shape(x) for x in a], [np.shape(y) for y in b]), "the same windows in both")
+    return [x - y for x, y in zip(a, b, strict=True)]
+
+
+def merged_windows(losses: np.ndarray, count: int, ratio: int) -> np.ndarray:
+    """Losses `[S, N]` of short windows as means over `ratio` neighbours, `[S, count]`: those of the long windows' tokens."""
+    return losses[:, :count * ratio].reshape(len(losses), count, ratio).mean(axis=-1)
+
+
+def row(interval: Interval, **more: Any) -> dict[str, Any]:
+    """An interval as columns of a table; `interval` is the way back."""
+    return {"estimate": interval.estimate, "low": interval.low, "high": interval.high, "seeds": interval.seeds,
+            "df": interval.df, **more}
+
+
+def interval(row: pd.Series) -> Interval:
+    return Interval(float(row["estimate"]), float(row["low"]), float(row["high"]), 0, int(row.get("seeds", 0)),
+                    float(row.get("df", np.inf)))
+
+
+@lru_cache(maxsize=256)
+def stack_of(run: RunConfig) -> Pattern:
+    """The pattern of a run, at its model's depth."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="christoffel")        # the notebook says it
+        return build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
