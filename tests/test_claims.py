@@ -106,7 +106,7 @@ def test_when_the_file_is_wrong_then_the_error_names_it(tmp_path):
 
 def test_when_the_ledger_is_read_then_torch_is_not():
     """The process that writes the report needs no torch."""
-    code = "import sys; from lib import claims; claims.load(); assert 'torch' not in sys.modules"
+    code = "import sys; from suite import claims; claims.load(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=paths.ROOT)
 
 

@@ -21,7 +21,7 @@ from suite.report import summary
 from suite.run import browse as runs
 from suite.run import database as module
 from suite.run.database import Database
-from suite.study import losses, tables
+from suite.study import frames, tables
 
 RUNS, ROWS = 120, 40
 
@@ -198,11 +198,11 @@ def test_when_a_table_has_many_rows_then_names_are_made_once_a_model(monkeypatch
 
 
 def test_when_runs_are_many_then_those_in_use_are_kept_and_not_all(filled, monkeypatch):
-    monkeypatch.setattr(losses, "KEPT", 4)
+    monkeypatch.setattr(frames, "KEPT", 4)
     asked, plan = [], jobs(RUNS)
     array = filled.array
     monkeypatch.setattr(filled, "array", lambda *what: asked.append(what) or array(*what))
-    read = losses.Losses(plan, filled)._array
+    read = frames.Study(plan, filled)._array
     for _ in range(2):
         for job in plan[:10]:
             for _ in range(3):
