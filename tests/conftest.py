@@ -1,7 +1,7 @@
-"""What the test files share: a folder for outputs, one tiny corpus, the plans of the notebooks, a small suite, a rendered page.
+"""What the test files share: a folder for outputs, one tiny corpus, the plans of the notebooks, a small suite.
 
-A fixture of the whole session is made once a process; what takes seconds is made once for all processes of pytest-xdist, in
-a folder that they share. Such a thing is only read: a test that changes files takes a copy.
+A session fixture is made once a process. What takes seconds is made once for all processes of pytest-xdist, in a folder
+that they share, and is only read: a test that changes its files takes a copy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_corpus(shared: Path):
-    """The offline corpus at 400 pieces and 20,000 tokens a domain. `build.corpus` holds its own lock, so one process builds."""
+    """The offline corpus, 400 pieces and 20,000 tokens a domain. One process builds it: `build.corpus` takes a lock."""
     from data_prep.build import corpus
     from data_prep.config import CorpusConfig
     with pytest.MonkeyPatch.context() as patch:

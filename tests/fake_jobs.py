@@ -1,4 +1,4 @@
-"""Tiny jobs that `fake_worker.py` trains, a display that keeps what it is shown, and the events that the workers write."""
+"""Tiny jobs that `fake_worker.py` trains, a display that keeps what it is shown, and the events that workers write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small suite of notebooks and experiments whose runs `fake_worker.py` trains; the fixture `house` gives it to a test."""
+"""A small suite of notebooks and experiments whose runs `fake_worker.py` trains: the fixture `house`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ workers: 1
 notebooks: {01_window_sweep: {windows: [4, 6]}}
 """
 CELL = 'profile: str = "small"\ncorpus: str = ""\nseeds: list[int] = [42]\ntokens: int = 0\n'
-WRITE = ("from lib import paths\nimport time\nfolder = paths.results(profile)\nfolder.mkdir(parents=True, exist_ok=True)\n"
+WRITE = ("from lib import paths\nimport time\n"
+         "folder = paths.results(profile)\nfolder.mkdir(parents=True, exist_ok=True)\n"
          "(folder / '{name}.csv').write_text('value\\n1\\n')\n"
          "with open(paths.outputs() / 'events.txt', 'a') as file:\n    file.write('execute {name}\\n')\n")
 
@@ -93,8 +94,8 @@ class House:
     def notebook(self, name: str, *jobs: base.Job, code: str = "") -> None:
         self.experiments[name] = Experiment(*jobs)
         cells = [new_code_cell(CELL, metadata={"tags": ["parameters"]}), new_code_cell(WRITE.format(name=name) + code)]
-        nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}),
-                       paths.NOTEBOOKS / f"{name}.ipynb")
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+        nbformat.write(new_notebook(cells=cells, metadata=kernel), paths.NOTEBOOKS / f"{name}.ipynb")
 
     def run(self, command: str = "report", *more: str) -> int:
         return cli.main([command, *more, "--profile", "tiny"])

@@ -1,4 +1,4 @@
-"""What each notebook would train at each profile, planned once a process; the fixture `plans` gives `planned` to a test."""
+"""What each notebook would train at each profile, planned once a process; the fixture `plans` gives `planned`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ def loaded(profile: str) -> profiles.Profile:
 
 @cache
 def planned(name: str, profile: str = "smoke", **changes) -> list[Job]:
-    """The jobs of the notebook `name`, with `changes` to the parameters that it has at `profile`. The list is shared: copy it
-    before you change it."""
+    """The jobs of the notebook `name`, with `changes` to the parameters that it has at `profile`.
+
+    The list is shared by all tests of the process: copy it before you change it.
+    """
     parameters = loaded(profile).parameters(name)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="christoffel")

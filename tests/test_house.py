@@ -1,8 +1,9 @@
-"""The order of the house: which room may import which, no cycles, rooms that a person can survey, and sizes that stay small."""
+"""The order of the house: which room may import which, no cycles, at most 14 modules a room, and budgets of lines."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -15,8 +16,9 @@ from lib.paths import ROOT
 
 # A module imports modules of its own line and of the lines above it. Every folder and module of `suite` is in one line.
 ORDER = (
-    ("lib",), ("data_prep",), ("suite.settings",), ("suite.tasks", "suite.evals", "suite.bench"), ("suite.experiments",),
-    ("suite.published",), ("suite.run", "suite.plan"), ("suite.study",), ("suite.claims",), ("suite.report",),
+    ("lib",), ("data_prep",), ("suite.settings",), ("suite.tasks", "suite.evals", "suite.bench"),
+    ("suite.experiments",), ("suite.published",), ("suite.run", "suite.plan"), ("suite.study",), ("suite.claims",),
+    ("suite.report",),
     ("suite", "suite.pipeline", "suite.notebook", "suite.cli", "suite.__main__"),
 )
 PACKAGES = ("lib", "data_prep", "suite")
@@ -107,7 +109,8 @@ def test_when_imports_are_followed_then_no_module_comes_back_to_itself():
 
 @pytest.mark.parametrize(("source", "names"), [
     ("import suite.cli", {"suite.cli"}), ("def f():\n    from suite import cli", {"suite.cli"}),
-    ("from lib.errors import SuiteError\nimport numpy", {"lib.errors"}), ("from suite.report import build", {"suite.report"}),
+    ("from lib.errors import SuiteError\nimport numpy", {"lib.errors"}),
+    ("from suite.report import build", {"suite.report"}),
     ("if TYPE_CHECKING:\n    import suite.cli\nelse:\n    import lib.files", {"lib.files"}),
     ("try:\n    import lib.model\nexcept ImportError:\n    import lib.data", {"lib.model", "lib.data"})])
 def test_when_a_source_has_imports_then_lazy_ones_count_and_those_for_types_do_not(source, names):
@@ -144,3 +147,21 @@ def test_when_a_line_is_read_then_it_ends_within_120_columns():
     long = [f"{file.relative_to(ROOT)}:{number}" for file in files
             for number, line in enumerate(file.read_text("utf-8").splitlines(), 1) if len(line) > MOST_COLUMNS]
     assert long == []
+
+
+def audit_rows(text: str) -> set[int]:
+    """The rows of the audit that a text names: "audit row 4", "audit rows 6, 7 and 8", "audit, rows 22 to 24"."""
+    rows: set[int] = set()
+    for named_rows in re.findall(r"[Aa]udit(?:'s|,)? rows?((?:[ ,]|\d|to|and)+)", re.sub(r"\s+", " ", text)):
+        numbers = [int(number) for number in re.findall(r"\d+", named_rows)]
+        rows |= set(range(numbers[0], numbers[-1] + 1)) if "to" in named_rows and len(numbers) == 2 else set(numbers)
+    return rows
+
+
+def test_when_a_row_of_the_audit_is_named_then_the_page_of_the_audit_has_it():
+    page = (ROOT / "docs" / "audit.md").read_text("utf-8")
+    anchors = [int(number) for number in re.findall(r'<a id="row-(\d+)"></a>\1 \|', page)]
+    assert sorted(anchors) == list(range(1, 28))
+    texts = [*modules().values(), *(ROOT / "notebooks").glob("*.ipynb"), ROOT / "suite" / "claims" / "ledger.yaml"]
+    assert audit_rows(" ".join(file.read_text("utf-8") for file in texts)) <= set(anchors)
+    assert audit_rows("audit row 4, audit rows 6, 7 and 8; Audit rows 22 to 24") == {4, 6, 7, 8, 22, 23, 24}
