@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-LICENCE = re.compile(r"copyright|\(c\) *[12]\d\d\d|licen[cs]ed? (?:under|v\d)|spdx-|all rights reserved|permission is hereby"
-                     r"|redistribution and use|without warranty|warranties or conditions", re.IGNORECASE)
+LICENCE = re.compile(r"copyright|\(c\) *[12]\d\d\d|licen[cs]ed? (?:under|v\d)|spdx-|all rights reserved"
+                     r"|permission is hereby|redistribution and use|without warranty|warranties or conditions",
+                     re.IGNORECASE)
 
 SHINGLE = 5        # words
 NEAR = 0.7         # Jaccard similarity of two sets of shingles from which one text is a copy of the other
@@ -37,7 +38,7 @@ def without_licence_header(source: str) -> str:
 def shingles(texts: Sequence[str]) -> list[np.ndarray]:
     """The sorted, distinct 64-bit hashes of each text's runs of five words (letters and digits, any case).
 
-    A shorter text is padded, so that every text has at least one.
+    A text of fewer words is padded: every text has at least one run.
     """
     result = []
     for text in texts:
@@ -50,10 +51,12 @@ def shingles(texts: Sequence[str]) -> list[np.ndarray]:
 
 
 def signatures(sets: Sequence[np.ndarray]) -> np.ndarray:
-    """MinHash: uint64 `[texts, BANDS * ROWS]`; two entries agree with the probability of the sets' Jaccard similarity."""
+    """MinHash: uint64 `[texts, BANDS * ROWS]`. Entries of two texts are equal with the probability of their Jaccard
+    similarity."""
     joined = np.concatenate(sets)
     starts = np.cumsum([0, *map(len, sets[:-1])])
-    return np.stack([np.minimum.reduceat((joined * factor) >> np.uint64(20), starts) for factor in _HASH_FACTORS], axis=1)
+    least = [np.minimum.reduceat((joined * factor) >> np.uint64(20), starts) for factor in _HASH_FACTORS]
+    return np.stack(least, axis=1)
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> float:
@@ -62,11 +65,12 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> float:
 
 
 class Duplicates:
-    """Remembers texts; says of each new one whether it copies an earlier one, exactly or nearly.
+    """Remembers texts and finds those that copy an earlier one, exactly or nearly.
 
-    Exactly: equal when case and white space are ignored. Nearly: Jaccard similarity of shingles of at least `NEAR`, with
-    candidates found by MinHash bands (Broder 1997; Leskovec et al., Mining of Massive Datasets, 3.4). Copies are counted in
-    `removed`, by kind and by what they are copies `of`.
+    Exact copies are equal when case and white space are ignored. Near copies have a Jaccard similarity of shingles of
+    at least `NEAR`; MinHash bands find candidates (Broder 1997; Leskovec et al., Mining of Massive Datasets, 3.4).
+    `removed` counts the copies, by kind and by what they are copies `of`. The search is written out because with
+    datasketch the draw of its permutations decides about one text in four thousand, and it takes three times as long.
     """
 
     def __init__(self, removed: Counter[str], of: str) -> None:
@@ -81,20 +85,20 @@ class Duplicates:
         if not texts:
             return []
         sets = shingles(texts)
-        return [self._add(text, own, signature) for text, own, signature in zip(texts, sets, signatures(sets), strict=True)]
+        return [self._add(*each) for each in zip(texts, sets, signatures(sets), strict=True)]
 
-    def _add(self, text: str, own: np.ndarray, signature: np.ndarray) -> bool:
+    def _add(self, text: str, shingled: np.ndarray, signature: np.ndarray) -> bool:
         digest = hashlib.blake2b(" ".join(text.lower().split()).encode(), digest_size=16).digest()
         keys = [signature[b * ROWS:(b + 1) * ROWS].tobytes() for b in range(BANDS)]
         if digest in self._exact:
             self._removed[f"exact copies of {self._of}"] += 1
             return False
         candidates = {i for band, key in zip(self._bands, keys, strict=True) for i in band.get(key, ())}
-        if any(jaccard(own, self._kept[i]) >= NEAR for i in candidates):
+        if any(jaccard(shingled, self._kept[i]) >= NEAR for i in candidates):
             self._removed[f"near copies of {self._of}"] += 1
             return False
         self._exact.add(digest)
         for band, key in zip(self._bands, keys, strict=True):
             band[key].append(len(self._kept))
-        self._kept.append(own)
+        self._kept.append(shingled)
         return True

@@ -1,9 +1,9 @@
 """A person's own text: a folder whose subfolders are domains, of .txt, .tokens, .jsonl and .parquet files.
 
-Which column of a .jsonl or .parquet file is the text: `text` if there is one; otherwise all columns of prose, joined by line
-breaks in the file's order. Prose: strings of at least three words on average over the file's first rows, in a column whose
-name is not an identifier's (id, uid, key, hash, url, path, or ending in one of these). A row is a document; plain text is
-cut into documents at blank lines.
+A row of a .jsonl or .parquet file is a document. Its text is the column `text` if there is one; otherwise all columns
+of prose, joined by line breaks in the file's order: strings of at least three words on average over the file's first
+rows, in a column whose name is not an identifier's (id, uid, key, hash, url, path, or ending in one of these). Plain
+text is cut into documents at blank lines.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _IDENTIFIER = re.compile(r"(?:^|_|(?<=[a-z]))(?:id|uid|uuid|key|hash|sha\d*|url|
 
 
 def domains(folder: str | Path) -> tuple[dict[str, list[Path]], list[str]]:
-    """The files of each domain by name, and notes about what is not read.
+    """The files of each domain by name, and notes about files that are not read.
 
-    A subfolder is a domain, whatever its depth; files beside the subfolders form one named after `folder`. Names that
-    start with a dot are passed over. A file that is empty or no text is an error before any other is read.
+    A subfolder is a domain, with all that is below it; files beside the subfolders form one named after `folder`. Names
+    that start with a dot are passed over. A file that is empty or no text is an error before any other is read.
     """
     root = Path(folder).expanduser().resolve()
     if not root.is_dir():
-        raise SuiteError(f"CORPUS = {str(folder)!r} is not a folder; give one whose subfolders (domains) have .txt, .jsonl "
-                         "or .parquet files")
-    found: dict[str, list[Path]] = {}
+        raise SuiteError(f"CORPUS = {str(folder)!r} is not a folder; give one whose subfolders (domains) have .txt, "
+                         ".jsonl or .parquet files")
+    files: dict[str, list[Path]] = {}
     notes = []
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
         inside = path.relative_to(root)
@@ -48,12 +48,12 @@ def domains(folder: str | Path) -> tuple[dict[str, list[Path]], list[str]]:
         if path.suffix.lower() not in SUFFIXES:
             notes.append(f"{inside.as_posix()} is not read (only {', '.join(SUFFIXES)} are)")
             continue
-        found.setdefault(inside.parts[0] if len(inside.parts) > 1 else root.name, []).append(path)
-    if not found:
+        files.setdefault(inside.parts[0] if len(inside.parts) > 1 else root.name, []).append(path)
+    if not files:
         raise SuiteError(f"CORPUS = {str(folder)!r} has no {', '.join(SUFFIXES)} file, in itself or its subfolders")
-    for path in (p for paths in found.values() for p in paths):
+    for path in (p for paths in files.values() for p in paths):
         _refuse_what_is_no_text(path)
-    return found, notes
+    return files, notes
 
 
 def documents(root: Path, paths: Iterable[Path], notes: list[str]) -> Iterator[Document]:
@@ -66,7 +66,8 @@ def documents(root: Path, paths: Iterable[Path], notes: list[str]) -> Iterator[D
         if path.suffix.lower() in PLAIN:
             texts = cut(_decoded(path))
         else:
-            texts = _rows(path, _json_rows(path) if path.suffix.lower() == ".jsonl" else _parquet_rows(path), name, notes)
+            rows = _json_rows(path) if path.suffix.lower() == ".jsonl" else _parquet_rows(path)
+            texts = _rows(path, rows, name, notes)
         empty = True
         for number, text in enumerate(texts):
             if text.strip():
@@ -85,7 +86,8 @@ def _refuse_what_is_no_text(path: Path) -> None:
         end = file.read()
     if path.suffix.lower() == ".parquet":
         if not (start.startswith(b"PAR1") and end == b"PAR1"):
-            raise SuiteError(f"{path} is no whole parquet file (PAR1 must be at its start and its end); it may be cut off")
+            raise SuiteError(f"{path} is no whole parquet file (PAR1 must be at its start and its end); it may be cut "
+                             "off")
     elif b"\0" in start:
         raise SuiteError(f"{path} is binary (a zero byte at offset {start.index(0)}), not text in UTF-8")
 
@@ -150,26 +152,25 @@ def _pieces(paragraph: str) -> Iterator[str]:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    pending, number = "", 0
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise SuiteError(f"{path}, line {number} is not JSON: {error.msg} at column {error.colno}; write one "
+                             "object a line") from error
+        if not isinstance(row, dict):
+            raise SuiteError(f"{path}, line {number} is JSON, but no object: {line[:60]!r}; one object a line")
+        yield f"line {number}", row
+
+
+def _lines(path: Path) -> Iterator[str]:
+    pending = ""
     for block in _decoded(path):
         *lines, pending = (pending + block).split("\n")
-        for line in lines:
-            number += 1
-            if line.strip():
-                yield _json_row(path, number, line)
-    if pending.strip():
-        yield _json_row(path, number + 1, pending)
-
-
-def _json_row(path: Path, number: int, line: str) -> tuple[str, dict[str, Any]]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise SuiteError(f"{path}, line {number} is not JSON: {error.msg} at column {error.colno}; write one object a line"
-                         ) from error
-    if not isinstance(row, dict):
-        raise SuiteError(f"{path}, line {number} is JSON, but no object: {line[:60]!r}; one object a line")
-    return f"line {number}", row
+        yield from lines
+    yield pending
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,8 +1,9 @@
-"""`math`: worksheets with worked solutions. Prices, speeds, rooms, stocks and functions are given once, at the top; problems
-hundreds of tokens later use them without repeating them, or use an earlier problem's answer; a key at the end repeats all
-answers.
+"""`math`: worksheets with worked solutions. Prices, speeds, rooms, stocks and functions are given once, at the top.
+Problems hundreds of tokens later use them without repeating them, or use the answer to an earlier problem; a key at the
+end repeats all answers.
 
-Names and numbers are drawn anew for every worksheet, and every equation is true. Number `n` of seed `s` is always the same.
+Names and numbers are drawn anew for every worksheet, and every equation is true. Worksheet `n` of seed `s` is always
+the same.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ def floor(w: Writer, g: Givens) -> Problem:
     if w.chance(0.5):
         return Problem(f"A rope is laid once around the {room}. How long is it?", (size, plus(a, b), times(2, a + b)),
                        2 * (a + b), "feet")
-    return Problem(w.write(f"[A floor|Paint|A carpet] costs {cost} coins a square foot. What does it cost for the {room}?"),
-                   (size, times(a, b), times(a * b, cost)), a * b * cost, "coins")
+    text = w.write(f"[A floor|Paint|A carpet] costs {cost} coins a square foot. What does it cost for the {room}?")
+    return Problem(text, (size, times(a, b), times(a * b, cost)), a * b * cost, "coins")
 
 
 def stock(w: Writer, g: Givens) -> Problem:
@@ -141,8 +142,8 @@ def stock(w: Writer, g: Givens) -> Problem:
 def sharing(w: Writer, g: Givens) -> Problem:
     goods, people = w.pick(list(g.stocks)), w.number(3, 12)
     each, rest = divmod(g.stocks[goods], people)
-    text = w.write(f"[All the {goods} in the store are shared equally by {people} people|{people} people share the {goods} "
-                   "of the store equally]. What does each get, and what is left over?")
+    text = w.write(f"[All the {goods} in the store are shared equally by {people} people|{people} people share the "
+                   f"{goods} of the store equally]. What does each get, and what is left over?")
     steps = f"There are {g.stocks[goods]} {goods}.", times(people, each), minus(g.stocks[goods], people * each)
     return Problem(text, (*steps, f"So {rest} are left over."), each, goods)
 
@@ -174,8 +175,9 @@ def chain(w: Writer, g: Givens) -> Problem:
 def linear(w: Writer, g: Givens) -> Problem:
     x, a, c, b = w.number(2, 30), w.number(5, 15), w.number(1, 4), w.number(1, 60)
     letter, d = w.pick("xyztn"), (a - c) * x + b
+    taken = f"Take {c}{letter} from both sides: {a - c}{letter} + {b} = {d}."
     return Problem(w.write(f"[Solve|Find {letter} from] {a}{letter} + {b} = {c}{letter} + {d}."),
-                   (f"Take {c}{letter} from both sides: {a - c}{letter} + {b} = {d}.", minus(d, b), over(d - b, a - c)), x)
+                   (taken, minus(d, b), over(d - b, a - c)), x)
 
 
 def euclid(w: Writer, g: Givens) -> Problem:
@@ -185,7 +187,8 @@ def euclid(w: Writer, g: Givens) -> Problem:
     while low:
         steps.append(f"{high} - {high // low} * {low} = {high % low}.")
         high, low = low, high % low
-    text = w.write(f"[What is the greatest common divisor of {a} and {b}?|Which greatest number divides both {a} and {b}?"
+    text = w.write(f"[What is the greatest common divisor of {a} and {b}?"
+                   f"|Which greatest number divides both {a} and {b}?"
                    f"|Find the greatest common divisor of {a} and {b} by Euclid's rule.]")
     return Problem(text, tuple(steps), high)
 
@@ -202,8 +205,8 @@ def mean(w: Writer, g: Givens) -> Problem:
     shifts = [w.number(-15, 15) for _ in range(count - 1)]
     values = [middle + shift for shift in (*shifts, -sum(shifts))]
     who, shown = w.pick(g.people), listed([str(v) for v in values])
-    return Problem(w.write(f"[The marks of {who} are|{who} counted] {shown}. [What is the mean?|What is that on average?]"),
-                   (plus(*values), over(sum(values), count)), middle)
+    text = w.write(f"[The marks of {who} are|{who} counted] {shown}. [What is the mean?|What is that on average?]")
+    return Problem(text, (plus(*values), over(sum(values), count)), middle)
 
 
 def sequence(w: Writer, g: Givens) -> Problem:
@@ -219,9 +222,9 @@ def percent(w: Writer, g: Givens) -> Problem:
     count, rate = 100 * w.number(1, 9), 5 * w.number(1, 12)
     cost = g.prices[name] * count
     less = cost * rate // 100
-    return Problem(w.write(f"{who} buys {count} pieces of {name} and pays {rate} percent less. [How much?|What is that?]"),
-                   (f"A {name} costs {g.prices[name]}: {times(count, g.prices[name])}", f"{cost} * {rate} / 100 = {less}.",
-                    minus(cost, less)), cost - less, "coins")
+    text = w.write(f"{who} buys {count} pieces of {name} and pays {rate} percent less. [How much?|What is that?]")
+    steps = (f"A {name} costs {g.prices[name]}: {times(count, g.prices[name])}", f"{cost} * {rate} / 100 = {less}.")
+    return Problem(text, (*steps, minus(cost, less)), cost - less, "coins")
 
 
 def fraction(w: Writer, g: Givens) -> Problem:

@@ -1,4 +1,4 @@
-"""`docs` and `code`: what the libraries of `requirements.lock` say in their docstrings, and how they are written.
+"""`docs` and `code`: what the libraries of libraries.txt say in their docstrings, and how they are written.
 
 A document is a module. `code` has its docstrings removed, so that no sentence stands in both domains.
 """
@@ -19,18 +19,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.clean import (Duplicates, without_licence_header,
-                             without_licence_paragraphs)
-from lib.errors import SuiteError
-from lib.paths import ROOT
+from data_prep.clean import Duplicates, without_licence_header, without_licence_paragraphs
 
+LIBRARIES = Path(__file__).with_name("libraries.txt")
 LONGEST = 16_000           # characters of a document; a few giant modules would otherwise fill the held-out split
 SHORTEST_DOCSTRING = 60    # characters
 SHORTEST_SOURCE = 400
 LONGEST_LINE = 400         # a source file with a longer line is data, or generated
 SHARE = 0.15               # of a module in triple quotes (LONGEST at most); with less it is not worth the time to parse
-# Small libraries that the lock got later. They stay out, so that the offline corpus, and with it every result, is what it was.
-ASIDE = {"cachetools", "mdit-py-plugins", "nh3"}
 TRIPLE_QUOTED = re.compile(r'("""|\'\'\')(.*?)\1', re.DOTALL)
 
 Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -50,39 +46,30 @@ class Module:
 
 @lru_cache
 def versions() -> dict[str, str]:
-    """Distributions that `requirements.lock` names and this environment has, with their versions.
-
-    The lock names some for other platforms and Pythons only; those are not here.
-    """
-    lock = ROOT / "requirements.lock"
-    if not lock.is_file():
-        raise SuiteError(f"{lock} is missing: it names the libraries of the offline corpus; `make lock` writes it")
-    found = {}
-    for name in sorted(set(re.findall(r"^[A-Za-z0-9][\w.-]*", lock.read_text(), re.MULTILINE)) - ASIDE):
-        if (installed := distribution(name)) is not None:
-            found[name] = installed.version
-    return found
+    """Versions of the libraries that libraries.txt names and this environment has, by name."""
+    names = [line for line in LIBRARIES.read_text("utf-8").splitlines() if not line.startswith("#")]
+    return {name: installed.version for name in names if (installed := distribution(name)) is not None}
 
 
 def distribution(name: str) -> metadata.Distribution | None:
-    """What is installed under this name. Once Ray is imported, copies of its own stand before the installed libraries."""
+    """The installed distribution of this name, or None. The copies that Ray puts on the path do not count."""
     places = [place for place in sys.path if Path(place).name != "thirdparty_files"]
     return next(iter(metadata.distributions(name=name, path=places)), None)
 
 
 @lru_cache(maxsize=1)
 def modules(seed: int) -> list[Module]:
-    """Their Python files, tests left out, in the order of a seeded hash: any first part has all libraries in it."""
-    found = [Module(name, file.as_posix(), Path(str(file.locate())))
+    """The Python files of the libraries without tests, in the order of a seeded hash, which mixes the libraries."""
+    every = [Module(name, file.as_posix(), Path(str(file.locate())))
              for name in versions() for file in distribution(name).files or ()
              if file.suffix == ".py" and not {"..", "tests", "test", "testing"} & set(file.parts)]
-    return sorted(found, key=lambda m: hashlib.sha256(f"{seed}/{m.distribution}/{m.path}".encode()).digest())
+    return sorted(every, key=lambda m: hashlib.sha256(f"{seed}/{m.distribution}/{m.path}".encode()).digest())
 
 
 def parsed(seed: int, removed: Counter[str], quoted: float = 0) -> Iterator[tuple[Module, str, ast.Module]]:
-    """Each module with its source and syntax tree, if at least the share `quoted` of it stands in triple quotes.
+    """Each module of which at least the share `quoted` stands in triple quotes, with its source and syntax tree.
 
-    Those that this Python does not read are counted in `removed`.
+    `removed` counts the files that this Python cannot parse.
     """
     for module in modules(seed):
         try:
@@ -97,7 +84,7 @@ def parsed(seed: int, removed: Counter[str], quoted: float = 0) -> Iterator[tupl
 
 
 def _tree(source: str) -> ast.Module:
-    """Parse without searching the nodes for cycles meanwhile, which takes a third of the time; they have none."""
+    """Parse with the garbage collector off, as looking for cycles in syntax trees takes a third of the time."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -110,9 +97,9 @@ def _tree(source: str) -> ast.Module:
 
 
 def docs(seed: int, removed: Counter[str]) -> Iterator[Document]:
-    """Each module's docstrings in order, every one under the name and the arguments that it documents.
+    """A document a module: its docstrings in order, each under the name and the arguments that it documents.
 
-    Copies among docstrings, of this module or an earlier one, are left out.
+    Copies of an earlier docstring, of this module or another one, are left out.
     """
     seen = Duplicates(removed, "docstrings")
     for module, _, tree in parsed(seed, removed, SHARE):
@@ -125,7 +112,7 @@ def docs(seed: int, removed: Counter[str]) -> Iterator[Document]:
 
 
 def code(seed: int, removed: Counter[str]) -> Iterator[Document]:
-    """Each module's source without licence header and docstrings; files of data (very long lines) are left out."""
+    """A document a module: its source without licence header and docstrings; no files with very long lines (data)."""
     for module, source, tree in parsed(seed, removed):
         text = without_licence_header(without_docstrings(source, tree))
         text = re.sub(r"\n{4,}", "\n\n\n", "\n".join(line.rstrip() for line in text.split("\n"))).strip()
@@ -167,7 +154,7 @@ def _heading(node: Scope, name: str) -> str:
 
 
 def without_docstrings(source: str, tree: ast.Module) -> str:
-    """`source` without the docstrings of its module, classes and functions; `...` where nothing else was in the body."""
+    """`source` without the docstrings of its module, classes and functions; `...` where the body had nothing else."""
     lines = source.split("\n")     # as the parser counts them; it also breaks no line at a form feed
     nodes: list[Scope] = [tree]
     for node in nodes:

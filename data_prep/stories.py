@@ -1,90 +1,112 @@
-"""`stories`: tales that have to be remembered. What is told early (who, where, how many, which words) returns hundreds of
-tokens later and is repeated exactly; a purse and an object that changes hands are kept track of throughout.
+"""`stories`: tales that have to be remembered. What is told early (who, where, how many, which words) returns hundreds
+of tokens later and is repeated exactly. A purse and an object that changes hands are tracked throughout.
 
-Names are invented anew for every story, so that only the story itself tells them. Number `n` of seed `s` is always the same.
+The sentences are in stories.yaml. Names are invented anew for every story, so that only the story itself tells them.
+Story `n` of seed `s` is always the same.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 from data_prep.sources import Document
-from data_prep.story_facts import KINDS, Slots, item
-from data_prep.words import Writer, finished, sentence
+from data_prep.words import LEXICON, Writer, finished, listed, sentence
 
-OPENINGS = (
-    "[Once|Long ago|In the old days|Many winters ago] there lived in <home> a young <trade> whose name was <hero>.",
-    "<hero> was a <trade> in <home>, and <adj> for that.",
-    "In <home>, between the <adj> <place> and the <adj> <place>, everyone knew <hero>, the <trade>.",
-    "This is the story of <hero>, a <trade> who left <home> with a <adj> <animal> and came back with none.",
-    "When <hero> was a child in <home>, <weather> for a whole month, and nobody wondered.",
-    "<hero> had never left <home> before the year in which <weather> until summer.",
-)
-FRIENDS = (
-    "<friend>, <hero>'s friend, was <feeling> as always and came along.",
-    "With <hero> went <friend>, who carried <food> and a <adj> <thing>.",
-    "<friend> the <trade> asked no questions, took a <material> <thing> and went too.",
-    "Nobody wanted to go, but <friend> did, for the sake of <moral>.",
-)
-TRAVEL = (
-    "[They walked|They rode|They went on] along the <adj> <place> to <town>, where <weather>.",
-    "<time> they came to <town>, [a <adj> village|a <adj> town|three houses and a <landmark>].",
-    "The road to <town> crossed a <adj> <place> and a <place> that was <adj> and <adj>.",
-    "Behind the <adj> <landmark> lay <town>. [It smelled of <food>.|A <animal> looked at them.|Nobody was about.]",
-    "It took <days> days to <town>, [for <weather>|uphill all the way|and <friend> had lost a boot].",
-    "<friend> pointed at the <landmark> of <town>. \"[There it is|At last|Not one step more],\" <friend> said <how>.",
-)
-FILLERS = (
-    "<time> <weather>, and <hero> was <feeling>.",
-    "A <adj> <animal> sat on the <landmark> and did not move.",
-    "\"[Are you|Why are you so|Who would not be] <feeling>?\" asked <friend> <how>.",
-    "They heard <sound> from the <landmark>, and then <sound>.",
-    "<friend> ate <food> and <food> and was <feeling>.",
-    "<hero> found a <adj> <thing> beside the <landmark>, [and left it there|broken in two|but it was of no use].",
-    "The <trade> of <town> sold <goods> and <goods>, [all of them <adj>|some <adj>, some <adj>|none of them good].",
-    "\"What one needs is <moral>,\" said a <adj> <trade>, \"and perhaps <food>.\"",
-    "There was no <trade> in <town>, only a <adj> <animal> and a <landmark> of <material>.",
-    "<weather>. <friend> put on a <colour> <thing> and said nothing.",
-    "A <trade> and a <trade> were [quarrelling|laughing|talking] about a <adj> <animal>.",
-    "The <place> was <adj>, the <place> behind it <adj>, [and the nights were <adj>|and so were the people].",
-    "<hero> dreamed of a <colour> <animal> that carried a <thing> in its mouth.",
-    "[Somebody|A child|An old <trade>] had left a <material> <thing> at the <landmark>.",
-    "They asked for <food>, but there was only <food>, and that was <adj>.",
-    "\"In my <place>,\" said <friend>, \"[a <animal> is worth ten <goods>|nobody counts <goods>|they fear the <animal>].\"",
-    "The <animal> and the <animal> are <adj> neighbours, as people say in <town>.",
-    "<hero> mended a <thing> for the <trade> and got <food> for it.",
-    "All the <goods> of <town> were <adj> that year, [for <weather>|and nobody knew why|so they ate <food>].",
-    "\"<moral>!\" cried the <trade>. \"[That is all|What else|I have none], <friend>!\"",
-)
-SPEND = (
-    "<hero> [paid|gave] <amount> coins for a <adj> <thing> and had <purse> coins left.",
-    "A <thing> of <material> cost <hero> <amount> coins, so that <purse> coins were left.",
-    "\"That makes <amount> coins,\" said the <trade>. <hero> paid; now the purse held <purse> coins.",
-    "They lost <amount> coins [at dice|in the <place>|to a thief]. <hero> counted: <purse> coins.",
-)
-EARN = (
-    "For a day's work <hero> got <amount> coins and had <purse> coins now.",
-    "<hero> sold the <adj> <thing> for <amount> coins, which made <purse> coins in all.",
-    "In a <adj> <thing> they found <amount> coins. Now the purse held <purse> coins.",
-)
-HAND_ON = (
-    "<giver> gave the <treasure> to <taker>, [to be safe|for the night|and was <feeling>].",
-    "\"You carry it now,\" said <giver>, and <taker> took the <treasure>.",
-    "<taker> asked <giver> for the <treasure> and got it.",
-)
-HELD = (
-    "<giver> still had the <treasure>, [wrapped in <material>|and looked at it every evening|and told nobody].",
-    "Where was the <treasure>? <giver> had it.",
-)
-ENDINGS = (
-    "So <hero> came home to <home> with <purse> coins, and <holder> had the <treasure>.",
-    "<time> they saw the roofs of <home>. There were <purse> coins in the purse, and <holder> carried the <treasure>.",
-    "In <home> nobody believed it. But <holder> had the <treasure> to show, and <hero> had <purse> coins.",
-)
+Slots = dict[str, str]
 QUIZ = (("Question: <q>\nAnswer: <a>.", "\n"), ("\"<q>\" they asked. \"<a>,\" said <hero>.", " "),
         ("- <q> <a>.", "\n"), ("\"<q>\" asked the children of <home>. And <friend> answered: \"<a>.\"", "\n"))
+
+
+def _templates(block: str) -> tuple[str, ...]:
+    """The templates of a block of stories.yaml: one a line, where an indented line continues the one before."""
+    return tuple(re.sub(r"\n +", " ", block.strip()).split("\n"))
+
+
+_TEXTS = yaml.safe_load(Path(__file__).with_name("stories.yaml").read_text("utf-8"))
+TEMPLATES = {name: _templates(block) for name, block in _TEXTS.items() if name != "facts"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fact: how each of its slots is drawn, and the templates that tell it, recall it and ask for it."""
+    draws: dict[str, str | list[int]]
+    tell: tuple[str, ...]
+    recall: tuple[str, ...]
+    ask: tuple[str, ...]            # question and answer
+
+    def slots(self, w: Writer) -> Slots:
+        slots: Slots = {}
+        for name, draw in self.draws.items():
+            if isinstance(draw, list):
+                slots[name] = str(w.number(*draw))
+            elif draw == "name":
+                slots[name] = w.name()
+            elif draw.startswith("@"):
+                made = MAKERS[draw[1:]](w)
+                slots |= made if isinstance(made, dict) else {name: made}
+            else:
+                slots[name] = w.write(draw)
+        return slots
+
+
+KINDS = {name: Kind(texts["slots"], *(_templates(texts[use]) for use in ("tell", "recall", "ask")))
+         for name, texts in _TEXTS["facts"].items()}
+
+
+def item(w: Writer) -> str:
+    return w.write(w.pick(("<adj> <material> <thing>", "<colour> <thing>", "<material> <thing>",
+                           "<adj> <colour> <thing>")))
+
+
+def spot(w: Writer) -> str:
+    nth = w.pick(("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "ninth", "tenth", "last"))
+    return w.write(w.pick((f"under the {nth} [stair|step|plank] of the <adj> <landmark>",
+                           f"behind the {nth} [stone|brick|board] of the <landmark>",
+                           "in the <adj> [chest|cupboard|barrel|drawer] of the <material> <landmark>",
+                           "beneath the <adj> [doorstep|floor|hearth] of the <landmark>")))
+
+
+def way(w: Writer) -> Slots:
+    """A way there, and the same way back."""
+    marks = [w.write("<adj> <landmark>") for _ in range(w.number(3, 5))]
+    sides = [w.pick(("left", "right")) for _ in marks]
+    other = {"left": "right", "right": "left"}
+    there = [f"{side} at the {mark}" for side, mark in zip(sides, marks, strict=True)]
+    back = [f"{other[side]} at the {mark}" for side, mark in zip(sides[::-1], marks[::-1], strict=True)]
+    return {"there": ", ".join(there), "back": ", ".join(back)}
+
+
+def verse(w: Writer) -> str:
+    lines = ("The <adj> <animal> sleeps by the <colour> <landmark>",
+             "The <colour> <thing> turns and the <animal> cries",
+             "O <adj> <place>, o <adj> <place>", "Who lost a <thing> shall find a <thing>",
+             "<number> <goods> for the <trade>", "No <trade> knows the <adj> <place>",
+             "Give the <animal> <food> and <food>", "The <landmark> is <adj>, the <landmark> is <adj>")
+    number = w.pick(("three", "seven", "nine", "twelve", "forty"))
+    return ", ".join(w.write(line, number=number).lower() for line in w.some(lines, 2))
+
+
+def amounts(w: Writer) -> str:
+    foods = w.some(LEXICON["food"], 3)
+    measures = w.some(("cups", "spoons", "pounds", "bowls", "handfuls", "jars"), 3)
+    return listed([f"{w.number(2, 19)} {measure} of {food}" for measure, food in zip(measures, foods, strict=True)])
+
+
+MAKERS: dict[str, Callable[[Writer], str | Slots]] = {
+    "item": item, "spot": spot, "way": way, "verse": verse, "amounts": amounts,
+    "inn": lambda w: w.write("[<colour>|<adj>] <animal>").title(),
+    "word": lambda w: w.name(3).lower(),
+    "dish": lambda w: w.write(f"{w.name()} [pie|soup|cake|stew|bread]"),
+    "numbers": lambda w: listed([str(w.number(1, 99)) for _ in range(w.number(3, 5))]),
+    "list": lambda w: listed([f"a {item(w)}" for _ in range(3)]),
+    "load": lambda w: w.write(f"{w.number(3, 95)} [crates|barrels|boxes|bundles] of <goods>"),
+}
 
 
 @dataclass
@@ -114,11 +136,12 @@ class Story:
         self.text = finished("\n\n".join([*paragraphs, self._ending()]))
 
     def _write(self, template: str, **slots: object) -> str:
-        names = {"hero": self.hero, "friend": self.friend, "home": self.home, "purse": self.purse, "treasure": self.treasure}
-        return sentence(self.w.write(template, **{**names, **slots}))
+        names = {"hero": self.hero, "friend": self.friend, "home": self.home, "purse": self.purse,
+                 "treasure": self.treasure}
+        return sentence(self.w.write(template, **names | slots))
 
     def _opening(self, other: str) -> str:
-        lines = [self.w.pick(OPENINGS), "<hero> had <purse> coins.", self.w.pick(FRIENDS),
+        lines = [self.w.pick(TEMPLATES["openings"]), "<hero> had <purse> coins.", self.w.pick(TEMPLATES["friends"]),
                  "A third one came too, <other>, [a <trade>|for <moral>|with a <adj> <animal>].",
                  "They took with them a <treasure>, and <holder> carried it."]
         return " ".join(self._write(line, other=other, holder=self.holder) for line in lines)
@@ -126,8 +149,8 @@ class Story:
     def _scene(self, scene: int, kind: str | None) -> str:
         """A place, what happens there, a new fact if `kind` is given, and an older one that returns."""
         w, town = self.w, self.w.name()
-        lines = [self._write(w.pick(TRAVEL), town=town, days=w.number(2, 9))]
-        body = [self._write(filler, town=town) for filler in w.some(FILLERS, w.number(1, 3))]
+        lines = [self._write(w.pick(TEMPLATES["travel"]), town=town, days=w.number(2, 9))]
+        body = [self._write(filler, town=town) for filler in w.some(TEMPLATES["fillers"], w.number(1, 3))]
         if kind:
             body.append(self._tell(kind, scene))
         if w.chance(0.6):
@@ -153,25 +176,25 @@ class Story:
         spend = self.purse > 20 and self.w.chance(0.6)
         amount = self.w.number(2, self.purse - 5 if spend else 60)
         self.purse += -amount if spend else amount
-        return self._write(self.w.pick(SPEND if spend else EARN), amount=amount)
+        return self._write(self.w.pick(TEMPLATES["spend" if spend else "earn"]), amount=amount)
 
     def _hand_on(self) -> str:
         giver = self.holder
         if self.w.chance(0.3):
-            return self._write(self.w.pick(HELD), giver=giver)
+            return self._write(self.w.pick(TEMPLATES["held"]), giver=giver)
         self.holder = self.w.pick([person for person in self.people if person != giver])
-        return self._write(self.w.pick(HAND_ON), giver=giver, taker=self.holder)
+        return self._write(self.w.pick(TEMPLATES["hand_on"]), giver=giver, taker=self.holder)
 
     def _ending(self) -> str:
         """The end, and questions about what was told, each with its answer."""
         w = self.w
         layout, joint = w.pick(QUIZ)
         about = w.some(self.told, min(len(self.told), w.number(3, 6)))
-        questions = [(w.pick(KINDS[fact.kind].ask), fact.slots) for fact in about]
-        questions.append((("Who had the <treasure> in the end?", self.holder), {}))
-        asked = [self._write(layout, q=self._write(question, **slots), a=self._write(answer, **slots))
-                 for (question, answer), slots in questions]
-        return self._write(w.pick(ENDINGS), holder=self.holder) + "\n\n" + joint.join(asked)
+        questions = [(*w.pick(KINDS[fact.kind].ask).split("? "), fact.slots) for fact in about]
+        questions.append(("Who had the <treasure> in the end", self.holder, {}))
+        asked = [self._write(layout, q=self._write(f"{question}?", **slots), a=self._write(answer, **slots))
+                 for question, answer, slots in questions]
+        return self._write(w.pick(TEMPLATES["endings"]), holder=self.holder) + "\n\n" + joint.join(asked)
 
 
 def stories(seed: int) -> Iterator[Document]:

@@ -1,60 +1,66 @@
-"""Text to pieces: byte-level byte-pair encoding of the suite's own, or any tokeniser of the Hugging Face hub."""
+"""Text to pieces: the suite's own byte-level byte-pair encoding, or any tokeniser of the Hugging Face hub."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lib.data import load_tokenizer
 from lib.errors import SuiteError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+SAMPLE = 2_000_000        # bytes of each domain's training split; more changes the pieces of a small vocabulary little
 END = "<|endoftext|>"     # ends every document; number 0 of the suite's own pieces
 ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "<|eos|>", "<|eot_id|>", "[SEP]")     # what others call it
 
 
 def train(texts: Iterable[str], vocab: int) -> Tokenizer:
-    """A tokeniser of at most `vocab` pieces (END, the 256 bytes, merges); fewer when the text has no more pairs to merge."""
-    from tokenizers import (Tokenizer, decoders, models, pre_tokenizers,
-                            trainers)
+    """A tokeniser of at most `vocab` pieces: END, 256 bytes, merges. Fewer if the text has no more pairs to merge."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=[END], show_progress=False,
                                   initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
     tokenizer.train_from_iterator(texts, trainer)
-    return _literal(tokenizer)
+    tokenizer.encode_special_tokens = True      # a document that quotes END must not end there
+    return tokenizer
 
 
-def load(path: Path) -> Tokenizer:
-    from tokenizers import Tokenizer
-    return _literal(Tokenizer.from_file(str(path)))
+def beginning(texts: Iterable[str]) -> Iterator[str]:
+    """The first texts, as many as make up SAMPLE bytes: what a domain gives to train a tokeniser on."""
+    size = 0
+    for text in texts:
+        yield text
+        size += len(text.encode())
+        if size >= SAMPLE:
+            return
 
 
 def named(name: str) -> Tokenizer:
-    """A tokeniser by its name on the hub, or by a file or folder with its tokenizer.json. `SUITE_HUB` has copies by name.
+    """The tokeniser of a name on the hub (or in the folder `SUITE_HUB`), or of a file or folder with tokenizer.json.
 
     Raises what the hub and the network raise, and a SuiteError where a file is no tokeniser or has no end of a text.
     """
-    from tokenizers import Tokenizer
     places = [Path(name).expanduser(), Path(os.environ.get("SUITE_HUB", "")).expanduser() / name]
     file = next((path for place in places for path in (place, place / "tokenizer.json") if path.is_file()), None)
     if file is None:
         import huggingface_hub
         file = Path(huggingface_hub.hf_hub_download(name, "tokenizer.json"))
     try:
-        found = Tokenizer.from_file(str(file))
+        tokenizer = load_tokenizer(file)
     except Exception as error:          # the library has no error of its own
         raise SuiteError(f"{file} is no tokeniser ({error}); tokenizer.json of the Hugging Face library is") from error
-    end_of(found)
-    found.no_truncation()
-    found.no_padding()
-    return _literal(found)
+    end_of(tokenizer)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def end_of(tokenizer: Tokenizer) -> int:
@@ -64,12 +70,6 @@ def end_of(tokenizer: Tokenizer) -> int:
         if number is not None:
             return number
     raise SuiteError(f"the tokeniser has no piece that ends a text (none of {', '.join(ENDS)}); name another one")
-
-
-def _literal(tokenizer: Tokenizer) -> Tokenizer:
-    """Source files quote END; a document that does must not end there."""
-    tokenizer.encode_special_tokens = True
-    return tokenizer
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:

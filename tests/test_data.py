@@ -14,13 +14,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data_prep import build, supply, tokenizer
+from data_prep import build, tokenizer
 from data_prep.config import CorpusConfig
 from data_prep.sources import Document
 from data_prep.stories import Story
 from lib import paths
 from lib.data import SPLITS, Corpus, heldout_windows
 from lib.errors import SuiteError
+from suite.cli import main
 
 TINY = CorpusConfig(vocab=400, train_tokens=20_000, heldout_tokens=3_000)
 PROGRAM = ("from data_prep.config import CorpusConfig; from data_prep.build import corpus; "
@@ -211,8 +212,8 @@ def test_when_more_tokens_are_asked_than_there_are_then_the_error_says_how_many(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
     short = [Document(f"d{n}", Story(3, n).text) for n in range(12)]
-    monkeypatch.setattr(supply.sources, "docs", lambda seed, removed: iter(short))
-    monkeypatch.setattr(supply.sources, "code", lambda seed, removed: iter(
+    monkeypatch.setattr(build.sources, "docs", lambda seed, removed: iter(short))
+    monkeypatch.setattr(build.sources, "code", lambda seed, removed: iter(
         Document(f"c{n}", Story(4, n).text) for n in range(99)))
     with pytest.raises(SuiteError, match=r"train_tokens = 40000 .* domain 'docs' .* has [12]\d{4} at vocab = 400"):
         build.corpus(CorpusConfig(vocab=400, train_tokens=40_000, heldout_tokens=3_000))
@@ -244,9 +245,9 @@ def test_when_the_command_line_is_used_then_counts_are_printed_and_errors_exit_w
         own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("suite.settings.profiles.load", lambda name, corpus="": SimpleNamespace(corpus=CorpusConfig(
         corpus, vocab=400, train_tokens=20_000, heldout_tokens=3_000)))
-    assert build.main(["--corpus", str(own)]) == 0
+    assert main(["corpus", "--corpus", str(own)]) == 0
     assert "tales           train" in (printed := capsys.readouterr().out) and "20,000" in printed
-    assert build.main(["--corpus", str(own / "nowhere")]) == 2
+    assert main(["corpus", "--corpus", str(own / "nowhere")]) == 2
     assert "is not a folder" in capsys.readouterr().err
 
 

@@ -8,8 +8,7 @@ import statistics
 import pytest
 
 from data_prep.mathematics import worksheet
-from data_prep.stories import Story
-from data_prep.story_facts import KINDS
+from data_prep.stories import KINDS, Story
 from data_prep.words import LEXICON, Writer, finished, listed, sentence
 
 STORIES = {n: Story(0, n).text for n in range(60)}
@@ -115,7 +114,7 @@ def test_when_a_fact_is_told_then_every_telling_and_recall_names_only_what_the_f
     w, known = Writer("slots"), {"hero", "friend", *LEXICON}
     for name, kind in KINDS.items():
         slots = kind.slots(w)
-        for template in (*kind.tell, *kind.recall, *(text for pair in kind.ask for text in pair)):
+        for template in (*kind.tell, *kind.recall, *kind.ask):
             assert set(re.findall(r"<(\w+)>", template)) <= known | set(slots), (name, template)
             written = w.write(template, **slots, hero="Hero", friend="Friend")
             assert not re.search(r"[<>|\[\]]", written), written

@@ -15,12 +15,11 @@ import psutil
 import pytest
 from hub_fakes import CONFIG, decoded, make_hub, sentences, start, web, write
 
-from data_prep import build, hub, hub_build, hub_reader, journal, tokenizer
+from data_prep import build, hub, hub_build, hub_reader
 from data_prep.hub import DOMAINS
 from data_prep.hub_reader import Reader
-from data_prep.journal import Journal
 from lib import paths
-from lib.data import SPLITS, Corpus
+from lib.data import SPLITS, Corpus, load_tokenizer
 from lib.errors import SuiteError
 
 MORE = dataclasses.replace(CONFIG, train_tokens=15_000, hub=("fineweb_edu", "math"), apart=())
@@ -159,7 +158,7 @@ def test_when_the_connection_is_lost_for_good_then_a_rerun_goes_on_and_the_files
     monkeypatch.setattr(hub_reader.time, "sleep", waits.append)
     monkeypatch.setattr(hub_reader, "tables", lost)
     monkeypatch.setattr(hub_build, "CHUNK", 3000)
-    monkeypatch.setattr(journal, "EVERY", 0.0)
+    monkeypatch.setattr(hub_build, "COMMIT_EVERY", 0.0)
     pieces = hub_build.own_pieces
     monkeypatch.setattr(hub_build, "own_pieces", lambda *a: [pieces(*a), trained.append(1)][0])
     with pytest.raises(hub_reader.Disconnected, match="OpenMathInstruct-2.*row 40.*What was read is kept") as caught:
@@ -167,7 +166,7 @@ def test_when_the_connection_is_lost_for_good_then_a_rerun_goes_on_and_the_files
     assert caught and not [file for file in psutil.Process().open_files() if str(place) in file.path and "math" in file.path]
     assert len(waits) == hub_reader.ATTEMPTS - 1
     (work,) = (place / "data").glob(".building-*")
-    state = json.loads((work / journal.NAME).read_text())["state"]
+    state = json.loads((work / hub_build.JOURNAL).read_text())
     assert 0 < state["math"]["train"]["tokens"] < 12_000 and state["math"]["position"] > [0, 0]
     monkeypatch.setattr(hub_reader, "tables", noted)
     corpus = build.corpus(CONFIG)
@@ -194,55 +193,49 @@ def test_when_a_data_set_changed_meanwhile_then_its_domain_starts_again_and_the_
         starts.append(source.set.path), real(source, file, row)][1])
     facts, _ = hub_build.build(MORE, work, print)
     assert starts.count("HuggingFaceFW/fineweb-edu") == 1 < starts.count("nvidia/OpenMathInstruct-2")
-    texts = tokenizer.load(work / "tokenizer.json").decode(np.fromfile(work / "train-math.bin", np.uint16).tolist())
+    texts = load_tokenizer(work / "tokenizer.json").decode(np.fromfile(work / "train-math.bin", np.uint16).tolist())
     assert "New problem" in texts and "Way 2 gives" not in texts
     assert facts["math"]["train"]["tokens"] == len(np.fromfile(work / "train-math.bin", np.uint16)) == MORE.train_tokens
 
 
 def test_when_killed_while_checksums_are_computed_then_nothing_is_read_again(
         built: Corpus, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checksum, real, starts = build._checksum, hub_reader.tables, []
-    monkeypatch.setattr(build, "_checksum", lambda file: (_ for _ in ()).throw(KeyboardInterrupt))
+    write, real, starts = build._write_manifest, hub_reader.tables, []
+    monkeypatch.setattr(build, "_write_manifest", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         build.corpus(CONFIG)
-    monkeypatch.setattr(build, "_checksum", checksum)
+    monkeypatch.setattr(build, "_write_manifest", write)
     monkeypatch.setattr(hub_reader, "tables", lambda source, file, row: [
         starts.append(source.set.path), real(source, file, row)][1])
     assert contents(build.corpus(CONFIG).path) == contents(built.path)
     assert len(starts) == len(set(starts)) == 5                      # a first look at each set, and no more
 
 
-def test_when_the_journal_is_opened_again_then_what_was_not_committed_is_cut_off(tmp_path: Path) -> None:
-    first = Journal(tmp_path)
-    file = first.open("a.bin")
-    file.write(b"certain")
-    first.state["at"] = 7
-    first.commit()
-    file.write(b"lost")
-    first.state["at"] = 11
-    first.close()
-    assert (tmp_path / "a.bin").read_bytes() == b"certainlost"
-    again = Journal(tmp_path)
-    assert again.state == {"at": 7}
-    again.open("a.bin").write(b"!")
-    again.commit()
+def test_when_files_go_beyond_the_last_commit_then_that_is_cut_off_and_shorter_ones_are_an_error(
+        copies: Path, place: Path) -> None:
+    config = dataclasses.replace(MORE, hub=("fineweb_edu",))
+    reader = Reader("fineweb_edu", DOMAINS["fineweb_edu"].sets, print)
+    pieces = hub_build.own_pieces(config, {"fineweb_edu": reader}, None, place, print)
+    documents = list(reader.documents())
+
+    def filling() -> hub_build.Filling:
+        opened = hub_build.Filling(config, reader, pieces, place, hub_build.Journal(place))
+        opened.seen = set()
+        return opened
+    first = filling()
+    first.add(documents[:30])
+    first.journal.commit(first.files.values())
+    first.add(documents[30:40])
+    first.close()                                                       # what a kill would leave, and the rest of a buffer
+    committed = json.loads((place / hub_build.JOURNAL).read_text())["fineweb_edu"]
+    file = place / "train-fineweb_edu.bin"
+    assert file.stat().st_size > 2 * committed["train"]["tokens"] > 0
+    again = filling()
+    assert again.state == committed and file.stat().st_size == 2 * committed["train"]["tokens"]
     again.close()
-    assert (tmp_path / "a.bin").read_bytes() == b"certain!"
-    (tmp_path / "a.bin").write_bytes(b"cer")
-    with pytest.raises(SuiteError, match="a.bin is shorter than when it was written; delete"):
-        Journal(tmp_path).open("a.bin")
-
-
-def test_when_hashes_are_many_then_seen_says_what_a_set_would() -> None:
-    rng = np.random.default_rng(0)
-    seen, known = hub_build.Seen(), set()
-    for size in (0, 5, 1000, 3, 700, 1, 1, 64):
-        part = rng.integers(0, 4000, size, dtype=np.uint64)
-        asked = rng.integers(0, 4000, 200, dtype=np.uint64)
-        assert seen.has(asked).tolist() == [value in known for value in asked.tolist()]
-        seen.add(part)
-        known |= set(part.tolist())
-    assert len(seen._sorted) < 6
+    file.write_bytes(b"cut")
+    with pytest.raises(SuiteError, match="train-fineweb_edu.bin is shorter than when it was written; delete"):
+        filling()
 
 
 def test_when_text_is_short_then_finite_domains_give_what_they_have_and_others_are_an_error(place: Path) -> None:
@@ -268,7 +261,7 @@ def test_when_a_set_is_out_of_reach_then_nothing_was_tokenised(place: Path, monk
     (place / "hub").mkdir()
     monkeypatch.setenv("SUITE_HUB", str(place / "hub"))
     monkeypatch.setattr("huggingface_hub.is_offline_mode", lambda: True)
-    monkeypatch.setattr(tokenizer, "train", lambda *a: pytest.fail("started"))
+    monkeypatch.setattr(hub_build.tokenizer, "train", lambda *a: pytest.fail("started"))
     with pytest.raises(SuiteError, match="HuggingFaceFW/fineweb-edu .*not in the cache"):
         build.corpus(CONFIG)
 

@@ -12,7 +12,7 @@ import torch
 from eval_fakes import only, run_of, uniform
 from hub_fakes import CONFIG, make_hub, pretend_llama, write
 
-from data_prep import build, hub_evals, tokenizer
+from data_prep import build, hub_build, tokenizer
 from data_prep.tokenizer import end_of
 from lib.config import DataConfig, Evaluation
 from lib.data import Corpus
@@ -81,7 +81,7 @@ def test_when_an_evaluation_set_lacks_a_text_then_the_error_names_the_row_and_no
     write(tmp_path / "hub/nyu-mll/blimp/wh_island/train-00000-of-00001.parquet",
           {"sentence_good": ["A dog runs.", None], "sentence_bad": ["A dog run.", "x"]})
     with pytest.raises(SuiteError, match=r"wh_island/train-00000-of-00001.parquet, row 1 has no text in 'sentence_good'"):
-        hub_evals.fetch(tmp_path / "work", print)
+        hub_build.fetch(tmp_path / "work", print)
     assert not (tmp_path / "work/evaluations/blimp.json").exists()
 
 
@@ -90,7 +90,7 @@ def test_when_blimp_s_own_files_are_there_then_each_is_a_subset(tmp_path: Path, 
     shutil.rmtree(tmp_path / "hub/nyu-mll/blimp")
     for subset in ("principle_A_case_1", "passive_1"):
         write(tmp_path / f"hub/nyu-mll/blimp/{subset}.jsonl", {"sentence_good": ["Good."], "sentence_bad": ["Bad."]})
-    facts = hub_evals.fetch(tmp_path / "work", print)
+    facts = hub_build.fetch(tmp_path / "work", print)
     assert (facts["blimp"]["subsets"], facts["blimp"]["items"]) == (2, 2)
     assert sorted(path.stem for path in (tmp_path / "work/evaluations/blimp").iterdir()) == ["passive_1", "principle_A_case_1"]
 
