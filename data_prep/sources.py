@@ -47,7 +47,7 @@ class Module:
 @lru_cache
 def versions() -> dict[str, str]:
     """Versions of the libraries that libraries.txt names and this environment has, by name."""
-    names = [line for line in LIBRARIES.read_text("utf-8").splitlines() if not line.startswith("#")]
+    names = sorted(line for line in LIBRARIES.read_text("utf-8").splitlines() if not line.startswith("#"))
     return {name: installed.version for name in names if (installed := distribution(name)) is not None}
 
 

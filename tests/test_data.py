@@ -109,8 +109,8 @@ def test_when_the_tokeniser_is_trained_then_only_on_training_documents(own: Path
     build.corpus(of(own))
     training, heldout = parts[0]
     assert given and heldout
-    assert set(given) <= set(training["text"])
-    assert not set(given) & set(heldout["text"])
+    assert set(given) <= {document.text for document in training}
+    assert not set(given) & {document.text for document in heldout}
 
 
 def test_when_built_again_elsewhere_then_identical_to_the_byte(tiny: Corpus, tmp_path: Path) -> None:
