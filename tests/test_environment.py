@@ -70,6 +70,13 @@ def test_when_tests_are_added_to_a_report_then_no_version_changes_and_a_report_a
         assert not {"ray", "transformers", "triton", "pytest", "hypothesis"} & set(report)
 
 
+@pytest.mark.xfail(strict=False, reason="the list has them until the results were compared with the earlier ones")
+def test_when_tests_are_added_to_a_report_then_the_text_stays_the_same():
+    libraries = set((paths.ROOT / "data_prep" / "libraries.txt").read_text("utf-8").splitlines())
+    for environment in environments():
+        assert not libraries & (set(pinned(bootstrap.TEST, environment)) - set(pinned(bootstrap.REPORT, environment)))
+
+
 def test_when_conda_makes_the_environment_then_it_installs_the_lock_and_the_suite():
     (pip,) = [entry["pip"] for entry in CONDA["dependencies"] if isinstance(entry, dict)]
     assert pip == ["-r requirements.lock", "-e ."] and "pip" in CONDA["dependencies"]
