@@ -139,15 +139,18 @@ class Notebook:
         return {own.claim.id: own for own in claims.judge_from(asked, study, lambda: self.database)}
 
     def claim(self, *identifiers: str) -> None:
-        """Statement, number with its interval, and verdict of claims that this notebook decides, as the ledger has them: one
-        as a paragraph, several as a table. The report puts the ledger's final row in their place."""
+        """Statement, verdict and number of claims that this notebook decides, as the ledger has them; those without a number
+        at these parameters are named together. The report puts the ledger's final row in the place of each."""
         from IPython.display import display
         known = [name for name, own in self.judgements.items() if own.claim.notebook == self.name]
         chosen = [self.judgements[one_of(name, known, f"claim of {self.name}")] for name in identifiers]
-        text = paragraph(chosen[0]) if len(chosen) == 1 else claims_table(chosen)
-        metadata = {"claim": identifiers[0]} if len(chosen) == 1 else {"claims": list(identifiers)}
-        text += self.correction(chosen)
-        display({"text/markdown": text, "text/plain": text}, raw=True, metadata=metadata)
+        shown = [own for own in chosen if own.effect is not None or len(chosen) == 1]
+        for own in shown:
+            text = f"**{own.claim.statement}** *{own.verdict.capitalize()}*: {own.sentence}{seeds_behind(own)}"
+            text += self.correction(shown) if own is shown[-1] else ""
+            display({"text/markdown": text, "text/plain": text}, raw=True, metadata={"claim": own.claim.id})
+        if len(shown) < len(chosen):
+            self.note(f"No number at these parameters: {', '.join(f'`{own.claim.id}`' for own in chosen if own not in shown)}.")
 
     def claims(self, section: str) -> None:
         """`claim` of all whose evidence the ledger places below this heading."""
@@ -172,21 +175,6 @@ class Notebook:
             path, code = source_of(each, start, end)
             text = f"`{path}`\n\n```python\n{code}\n```"
             display({"text/markdown": text, "text/plain": text}, raw=True, metadata={"source": path})
-
-
-def paragraph(own: Judgement) -> str:
-    """A claim with its verdict, as Markdown."""
-    return f"**{own.claim.statement}** *{own.verdict.capitalize()}*: {own.sentence}{seeds_behind(own)}"
-
-
-def claims_table(judgements: Sequence[Judgement]) -> str:
-    """Claims with their verdicts, one a row, as Markdown; what the profile does not test is only named."""
-    tested = [own for own in judgements if own.effect is not None]
-    rows = [f"| {own.claim.statement} | {own.number} | {'' if own.p is None else f'{own.p:.2g}'} | {own.seeds or 'exact'} | "
-            f"{own.verdict} |" for own in tested]
-    head = ["| claim | effect (95 % interval) | p | seeds | verdict |", "|---|---|---|---|---|"] if rows else []
-    others = [f"`{own.claim.id}` ({own.verdict})" for own in judgements if own.effect is None]
-    return "\n".join([*head, *rows, *([f"\nNo number at these parameters: {', '.join(others)}."] if others else [])])
 
 
 def seeds_behind(own: Judgement) -> str:

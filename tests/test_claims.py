@@ -7,21 +7,31 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from claim_results import ClaimDatabase, judged
+from plans import planned
 
 from lib import paths
+from lib.config import Metric
 from lib.errors import SuiteError
-from suite.claims import as_json
+from suite.claims import as_json, judge
 from suite.claims.evidence import Measured, Part
 from suite.claims.judge import VERDICTS
 from suite.claims.ledger import DOCUMENTS, LEDGER, Call, Claim, load, read
 from suite.claims.measures import Measure
 from suite.claims.region import Region, decide
+from suite.evals import EvalResult
+from suite.notebook import Notebook
+from suite.report import ledger
+from suite.run.database import Database, Facts
+from suite.settings import profiles
 from suite.study.frames import NotTested
 from suite.study.stats import Interval
 
@@ -203,3 +213,59 @@ def test_when_judgements_are_written_then_json_has_the_fields_that_the_report_re
             assert np.isfinite(own.effect) and own.sentence.endswith(".")
             assert own.exact or own.seeds >= 1 and own.runs
             assert own.low is None or own.low <= own.effect <= own.high
+
+
+# One number in four places
+
+NOTEBOOK, CLAIM, FIXED, RAMP = "01_window_sweep", "fib-ramp-beats-fixed", "Fibonacci, fixed", "Fibonacci, linear ramp"
+
+
+@pytest.fixture
+def trained(outputs, tiny_corpus) -> Database:
+    """A database in which all runs of the notebook at `smoke` are trained, with losses that nobody measured."""
+    database, facts = Database("smoke", tiny_corpus), Facts({}, "machine", "cpu", 1)
+    result = SimpleNamespace(seconds=1.0, tokens_per_s=1.0, peak_memory_mib=1.0, spent={},
+                             metrics=[Metric("train_loss", 3.0, step=1)])
+    for job in planned(NOTEBOOK):
+        database.record_training(job.run, facts, result, 1000, "")
+        record(database, job, 3.0)
+    return database
+
+
+def record(database: Database, job, loss: float) -> None:
+    """The job's perplexity on 40 windows of every domain; each model has noise of its own."""
+    (evaluation,), T = job.evaluations, job.run.train.length
+    noise = np.random.default_rng(int(database.fingerprint(job.run), 16)).normal(0, 0.01, 40)
+    arrays = {f"edges.{T}": np.array([0, T])}
+    for domain in database.corpus.domains:
+        arrays |= {f"nll.{domain}.{T}": T * (loss + noise)[:, None], f"count.{domain}.{T}": np.full((40, 1), T)}
+    database.record_evaluation(job.run, evaluation, EvalResult([Metric("nll", loss, length=T)], arrays), 1.0)
+
+
+def everywhere(database: Database, monkeypatch) -> dict[str, float]:
+    """The claim's number in the notebook, in ledger.json, in claims.csv and as the figure's point."""
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw, metadata: shown.append((metadata, data["text/markdown"])))
+    profile = profiles.load("smoke")
+    nb = Notebook(NOTEBOOK, asdict(profile.parameters(NOTEBOOK)))
+    nb.corpus = database.corpus
+    nb.claim(CLAIM)
+    [(metadata, text)] = shown
+    assert metadata == {"claim": CLAIM} and CLAIMS[CLAIM].statement in text and "one seed" in text
+    ledger.write("smoke", judge(profile, database.corpus, [NOTEBOOK]))
+    entries = json.loads((paths.report("smoke") / "ledger.json").read_text())
+    entry = next(own for own in entries if own["identifier"] == CLAIM)
+    table = pd.read_csv(paths.results("smoke") / "claims.csv").set_index("identifier")
+    assert entry["interval"] == [table.loc[CLAIM, "low"], table.loc[CLAIM, "high"]] and entry["verdict"] == table.loc[CLAIM, "verdict"]
+    said = re.search(r": (-?[0-9]+\.([0-9]+)) \(95 % interval", text)
+    assert f"*{entry['verdict'].capitalize()}*" in text and said[1] == f"{entry['effect']:.{len(said[2])}f}"
+    return {"notebook": nb.judgements[CLAIM].effect, "ledger": entry["effect"], "table": table.loc[CLAIM, "effect"],
+            "figure": nb.study.against(FIXED).loc[RAMP, "estimate"]}
+
+
+def test_when_a_stored_array_changes_then_notebook_ledger_table_and_figure_move_to_the_same_number(trained, monkeypatch):
+    before = everywhere(trained, monkeypatch)
+    assert len(set(before.values())) == 1
+    record(trained, next(job for job in planned(NOTEBOOK) if job.labels.series == RAMP), 3.25)
+    after = everywhere(trained, monkeypatch)
+    assert len(set(after.values())) == 1 and after["figure"] == pytest.approx(before["figure"] + 0.25)

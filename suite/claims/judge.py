@@ -38,17 +38,6 @@ class Judgement:
     runs: tuple[str, ...] = ()          # fingerprints
     sentence: str = ""
 
-    @property
-    def number(self) -> str:
-        """The effect with its interval and unit, as text; empty where there is none."""
-        if self.effect is None:
-            return ""
-        ends = None if self.low is None else Interval(self.effect, self.low, self.high, 0)
-        if ends is None:
-            return f"{self.effect:.4g} {self.unit}".strip()
-        n = digits(ends)
-        return f"{self.effect:z.{n}f} ({self.low:z.{n}f} to {self.high:z.{n}f}) {self.unit}".strip()
-
 
 def judge(profile: Profile, corpus: Corpus, notebooks: Sequence[str]) -> list[Judgement]:
     """Every claim of the ledger, in its order. notebooks: those that are finished at this profile."""
