@@ -38,7 +38,7 @@ help:
 	@echo "make notebook NAME=03_extrapolation [PROFILE]  one notebook, with the runs that it needs"
 	@echo "make compare PATTERN=name [PROFILE] [CORPUS]   a pattern beside dense, local and the best, at equal pairs"
 	@echo "make verify  [RUN=fingerprint] [ARGS=--all]    a result computed again from its stored weights, and compared"
-	@echo "make bench   [ARGS=--quick or --goals]         speed and memory of attention and of a training step, measured"
+	@echo "make bench   [ARGS=--quick]                    speed and memory of attention and of a training step, measured"
 	@echo "make gpu-check                                 on a GPU: is it right, how fast (or python3 -m suite.bench.gpu)"
 	@echo "make lab                                       JupyterLab in notebooks/, with the suite's kernel"
 	@echo "make lock                                      both requirements locks anew from pyproject.toml"
@@ -50,7 +50,7 @@ help:
 	@echo "GPU       hours on one by name, for instance h100"
 	@echo "ENGINE    ray: report, notebook and compare train on the machines of RAY_ADDRESS (docs/many_machines.md)"
 	@echo "PYTHON    Python 3.11 to 3.13 that .venv is made from; ARGS: more options of python -m suite"
-	@echo "The report is outputs/PROFILE/report/index.html; python -m suite.run.browse lists what was trained."
+	@echo "The report is outputs/PROFILE/report/index.html; python -m suite runs list: what was trained."
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(CHOOSE); "$$python" -I tools/bootstrap.py report
@@ -73,10 +73,10 @@ compare: $(TRAINS)
 	$(SUITE) compare "$(PATTERN)" $(GIVEN) $(WHERE)
 
 verify: $(STAMP)
-	@$(PY) -m suite.run.verify $(RUN) $(GIVEN)
+	@$(SUITE) verify $(RUN) $(GIVEN)
 
 bench: $(STAMP)
-	@$(PY) -m suite.bench $(ARGS)
+	@$(SUITE) bench $(ARGS)
 
 test: $(TESTS)
 	@$(PY) -m pytest $(if $(SLOW),-m "") $(ARGS)

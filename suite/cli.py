@@ -1,175 +1,242 @@
-"""The suite from the command line; `make` calls it.
+"""The command line of the suite: `python -m suite COMMAND --help`; `make` calls it.
 
-    python -m suite report   [--profile small] [--corpus FOLDER]
-    python -m suite plan     [--profile small] [--corpus FOLDER] [--gpu NAME] [--json]
-    python -m suite notebook NAME [--profile small] [--corpus FOLDER]
-    python -m suite compare  PATTERN [--profile small] [--corpus FOLDER] [-p NAME VALUE]...
-    python -m suite corpus   [--profile small] [--corpus FOLDER]
-
-With `--engine ray` runs are trained on the machines of a Ray cluster (docs/many_machines.md).
-
-Exit status: 0 done, 1 something failed (it is named), 2 wrong input, 130 interrupted. Everything heavy is imported where
-it is needed, since a report that is up to date must say so at once.
+Exit status: 0 done, 1 something failed (it is named), 2 wrong input, 130 interrupted. Everything heavy is imported
+where it is needed, since a report that is up to date must say so at once.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
 import time
+from contextlib import nullcontext
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
 
 from lib import paths
 from lib.errors import SuiteError, one_of, require
-from suite.run import stamps
 
 if TYPE_CHECKING:
     from lib.data import Corpus
-    from suite.run.places import Places
+    from suite.run.hosts import Hosts
     from suite.settings.profiles import Profile
 
+INTERRUPTED = 130
+FOREIGN = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}  # another program's options
+# Torch's threads sleep when they have nothing to do: while they wait awake, for milliseconds, what is measured after
+# SDPA has one core less. A process reads this when it starts.
+BENCH = {"OMP_WAIT_POLICY": "PASSIVE"}
 
-def where(options: argparse.Namespace) -> Places | None:
-    """Where runs are trained; None: on this machine, with as many workers as the profile says."""
-    given = {"--run-cpus": options.run_cpus, "--run-gpus": options.run_gpus}
-    if options.engine == "ray":
-        from suite.run.ray.engine import Ray
-        return Ray(options.run_cpus, options.run_gpus)
-    for name, value in given.items():
-        require(value is None, name, value, "it is for --engine ray; on this machine every run has one thread, or the GPU")
-    return None
-
-
-def opened(options: argparse.Namespace) -> tuple[Profile, Corpus]:
-    """Profile and corpus; the corpus is built if it is not there."""
-    from data_prep.build import corpus
-    from suite.settings.profiles import load
-    profile = load(options.profile, options.corpus)
-    return profile, corpus(profile.corpus, lambda line: print(f"corpus: {line}", file=sys.stderr, flush=True))
+app = typer.Typer(help="The suite from the command line.", add_completion=False, rich_markup_mode=None)
+runs = typer.Typer(help="list, show and export the runs of a profile", rich_markup_mode=None)
+app.add_typer(runs, name="runs")
 
 
-def report(options: argparse.Namespace) -> int:
-    """Train, execute and write the page, as far as anything changed."""
+class Engine(StrEnum):
+    local, ray = "local", "ray"
+
+
+class Status(StrEnum):
+    running, done, failed = "running", "done", "failed"
+
+
+class Format(StrEnum):
+    csv, json = "csv", "json"
+
+
+def absolute(folder: str) -> str:
+    return str(Path(folder).expanduser().resolve()) if folder else ""
+
+
+ProfileName = Annotated[str, Option("--profile", help="a name in profiles/")]
+Folder = Annotated[str, Option("--corpus", metavar="FOLDER", callback=absolute,
+                               help="a person's own text, one subfolder per domain")]
+Where = Annotated[Engine, Option("--engine", help="ray: train on the machines of RAY_ADDRESS (docs/many_machines.md)")]
+Cpus = Annotated[int | None, Option("--run-cpus", metavar="K", help="CPUs of each run with --engine ray (default: 1)")]
+Gpus = Annotated[float | None, Option("--run-gpus", metavar="G",
+                                      help="GPUs of each run with --engine ray (default: 1 if the cluster has any)")]
+
+
+@app.command()
+def report(profile: ProfileName = "small", corpus: Folder = "", engine: Where = Engine.local, run_cpus: Cpus = None,
+           run_gpus: Gpus = None) -> int:
+    """Train, execute the notebooks and write the page, as far as anything changed."""
     from suite.plan.outlook import notebooks
-    return up_to_date(options, notebooks())
+    return up_to_date(notebooks(), profile, corpus, engine, run_cpus, run_gpus)
 
 
-def notebook(options: argparse.Namespace) -> int:
-    """One notebook with its runs; the page shows the others as they are."""
-    from suite.plan.outlook import notebooks
-    return up_to_date(options, [one_of(options.name.removesuffix(".ipynb"), notebooks(), "notebook")])
-
-
-def up_to_date(options: argparse.Namespace, names: list[str]) -> int:
-    started, places = time.monotonic(), where(options)
-    profile, corpus = opened(options)
-    from lib.text import duration
-    from suite.pipeline import Pipeline
-    from suite.settings.progress import display
-    pipeline = Pipeline(profile, corpus, display(), places)
-    page = paths.report(profile.name) / "index.html"
-    if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or page_is_fresh(pipeline)):
-        print(f"nothing to do: {', '.join(names)} up to date; {shown(page)}")
-        return 0
-    failed = pipeline.run(names)
-    for name in failed:
-        print(f"failed: {name}\n{indented(pipeline.status[name].error)}", file=sys.stderr)
-    if pipeline.page_error:
-        print(pipeline.page_error, file=sys.stderr)
-    else:
-        print(f"{shown(page)} ({duration(time.monotonic() - started)})")
-    return 1 if failed or pipeline.page_error else 0
-
-
-def page_is_fresh(pipeline: Any) -> bool:
-    return stamps.page_is_fresh(pipeline.profile.name, pipeline.page_stamp())
-
-
-def shown(path: Path) -> str:
-    """A path as one types it: relative to here if it is below."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
-
-
-def plan(options: argparse.Namespace) -> int:
-    """What the report would train, and how long that takes; nothing is built or trained."""
+@app.command()
+def plan(profile: ProfileName = "small", corpus: Folder = "",
+         json: Annotated[bool, Option("--json", help="the same as JSON")] = False,
+         gpu: Annotated[str, Option(help="hours on this GPU, for instance h100 (default: the one here)")] = "") -> None:
+    """What a report would train, and for how long; nothing is built or trained."""
     from data_prep.build import existing
     from suite.plan import gpus
     from suite.plan import outlook as planning
     from suite.settings.profiles import load
-    profile = load(options.profile, options.corpus)
-    asked = gpus.key(options.gpu) if options.gpu else None                # a wrong name is said before anything is counted
-    plans = [planning.planned(profile, name) for name in planning.notebooks()]
-    print(planning.outlook(plans, profile, existing(profile.corpus), asked, as_json=options.json))
-    return 0
+    loaded = load(profile, corpus)
+    asked = gpus.key(gpu) if gpu else None                 # a wrong name is said before anything is counted
+    plans = [planning.planned(loaded, name) for name in planning.notebooks()]
+    print(planning.outlook(plans, loaded, existing(loaded.corpus), asked, as_json=json))
 
 
-def compare(options: argparse.Namespace) -> int:
-    """One pattern beside others at equal pairs."""
+@app.command()
+def notebook(name: Annotated[str, Argument(help="for instance 03_extrapolation")], profile: ProfileName = "small",
+             corpus: Folder = "", engine: Where = Engine.local, run_cpus: Cpus = None, run_gpus: Gpus = None) -> int:
+    """One notebook with its runs; the page shows the others as they are."""
+    from suite.plan.outlook import notebooks
+    names = [one_of(name.removesuffix(".ipynb"), notebooks(), "notebook")]
+    return up_to_date(names, profile, corpus, engine, run_cpus, run_gpus)
+
+
+@app.command()
+def compare(pattern: Annotated[str, Argument(help="a name in lib/patterns")],
+            parameter: Annotated[list[str], Option("-p", "--parameter", metavar="NAME=VALUE",
+                                                   help="a parameter of the pattern, for instance -p window=8")] = [],
+            profile: ProfileName = "small", corpus: Folder = "", engine: Where = Engine.local, run_cpus: Cpus = None,
+            run_gpus: Gpus = None) -> None:
+    """A pattern beside dense, local and the best of each family, at equal pairs."""
     from lib.patterns import pattern_class
     from suite.run import compare as comparison
-    pattern_class(options.pattern)                         # a wrong name is said before a corpus is built
-    places = where(options)
-    profile, corpus = opened(options)
-    print(comparison.compare(options.pattern, dict(options.parameter), profile, corpus, places))
-    return 0
+    pattern_class(pattern)                                 # a wrong name is said before a corpus is built
+    for text in parameter:
+        require("=" in text, "--parameter", text, "NAME=VALUE, for instance window=8")
+    hosts = hosts_of(engine, run_cpus, run_gpus)
+    print(comparison.compare(pattern, dict(text.split("=", 1) for text in parameter), *opened(profile, corpus), hosts))
 
 
-def corpus(options: argparse.Namespace) -> int:
+@app.command("corpus")
+def build_corpus(profile: ProfileName = "small", corpus: Folder = "") -> None:
     """Build a profile's text, or open it when it is there, and say what is in it."""
     from data_prep.build import table
-    _, built = opened(options)
-    print("\n".join([*built.manifest["notes"], table(built)]))
-    print(f"{built.manifest['pieces']} pieces; fingerprint {built.fingerprint}; {built.path}")
-    return 0
+    _, text = opened(profile, corpus)
+    print("\n".join([*text.manifest["notes"], table(text)]))
+    print(f"{text.manifest['pieces']} pieces; fingerprint {text.fingerprint}; {text.path}")
 
 
-def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m suite", description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    for function, text in ((report, "bring the report up to date"), (plan, "what a report would train, and for how long"),
-                           (notebook, "one notebook, with the runs that it needs"),
-                           (compare, "a pattern beside dense, local and the best of each family, at equal pairs"),
-                           (corpus, "the text of a profile alone")):
-        command = commands.add_parser(function.__name__, help=text, description=function.__doc__)
-        command.set_defaults(function=function)
-        command.add_argument("--profile", default="small", help="a name in profiles/ (default: small)")
-        command.add_argument("--corpus", default="", metavar="FOLDER", help="a person's own text, one subfolder a domain")
-        if function not in (plan, corpus):
-            command.add_argument("--engine", choices=["local", "ray"], default="local",
-                                 help="ray: train on the machines of RAY_ADDRESS")
-            command.add_argument("--run-cpus", type=int, metavar="K", help="CPUs of each run with --engine ray (default: 1)")
-            command.add_argument("--run-gpus", type=float, metavar="G",
-                                 help="GPUs of each run with --engine ray (default: 1 if the cluster has any)")
-        if function is plan:
-            command.add_argument("--json", action="store_true", help="the same as JSON")
-            command.add_argument("--gpu", default="", help="hours on this GPU, for instance h100 (default: the one here)")
-        elif function is notebook:
-            command.add_argument("name", help="for instance 03_extrapolation")
-        elif function is compare:
-            command.add_argument("pattern", help="a name in lib/patterns")
-            command.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
-                                 help="a parameter of the pattern, for instance -p window 8")
-    return parser
+@app.command()
+def verify(run: Annotated[str, Argument(help="fingerprint of a run, or its first digits (default: any run)")] = "",
+           every: Annotated[bool, Option("--all", help="every run")] = False, profile: ProfileName = "small",
+           corpus: Folder = "") -> int:
+    """A stored result computed again from its run's weights; status 1 if a number differs."""
+    from suite.run import verify as verification
+    return verification.main(profile, corpus, run, every)
+
+
+@runs.command("list")
+def list_runs(profile: ProfileName = "small", pattern: Annotated[str, Option(help="only runs of this pattern")] = "",
+              status: Status | None = None) -> None:
+    """One line per run."""
+    from suite.run import browse
+    print(browse.listed(profile, pattern, status or ""))
+
+
+@runs.command("show")
+def show_run(run: Annotated[str, Argument(help="fingerprint of the run, or its first digits")],
+             profile: ProfileName = "small") -> None:
+    """Configuration, circumstances and metrics of one run."""
+    from suite.run import browse
+    print(browse.show(browse.Database(profile, create=False), run))
+
+
+@runs.command("export")
+def export_runs(profile: ProfileName = "small", format: Format = Format.csv, output: Annotated[
+        Path | None, Option(help="file to write (default: standard output)")] = None) -> None:
+    """Every metric of every run as one table."""
+    from suite.run import browse
+    database = browse.Database(profile, create=False)                    # before a file is made for it
+    with output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
+        browse.export(database, format, file)
+
+
+@app.command()
+def bench(quick: Annotated[bool, Option("--quick", help="fewer lengths and rounds, in their own file")] = False) -> None:
+    """Time and memory of attention and of a training step: some minutes, alone on the machine."""
+    if BENCH.items() - os.environ.items():
+        command = [sys.executable, "-m", "suite", "bench", *["--quick"] * quick]
+        os.execve(sys.executable, command, {**os.environ, **BENCH})
+    from suite.bench.__main__ import run
+    run(quick)
+
+
+@app.command("gpu-check", context_settings=FOREIGN)
+def gpu_check(context: typer.Context) -> int:
+    """Are the GPU kernels right on this machine, and how fast? The options are those of suite.bench.gpu."""
+    from suite.bench.gpu.__main__ import main
+    return main(context.args)
+
+
+@app.command(hidden=True)
+def worker() -> None:
+    """Trains what the engine says: JSON lines on standard input and output."""
+    from suite.run.worker import main
+    main()
+
+
+@app.command(hidden=True)
+def execute(notebook: Path, output: Path, parameters: str = "{}") -> int:
+    """One notebook into one output; the last line printed is JSON with the error."""
+    from suite.run.execute import main
+    return main(notebook, output, parameters)
+
+
+# What several commands do
+
+def hosts_of(engine: Engine, cpus: int | None, gpus: float | None) -> Hosts | None:
+    """Where runs are trained; None: on this machine, with as many workers as the profile says."""
+    if engine == Engine.ray:
+        from suite.run.ray_hosts import Ray
+        return Ray(cpus, gpus)
+    for name, value in {"--run-cpus": cpus, "--run-gpus": gpus}.items():
+        require(value is None, name, value,
+                "it is for --engine ray; on this machine every run has one thread, or the GPU")
+    return None
+
+
+def opened(name: str, folder: str) -> tuple[Profile, Corpus]:
+    """Profile and corpus; the corpus is built if it is not there."""
+    from data_prep.build import corpus
+    from suite.settings.profiles import load
+    profile = load(name, folder)
+    return profile, corpus(profile.corpus, lambda line: print(f"corpus: {line}", file=sys.stderr, flush=True))
+
+
+def up_to_date(names: list[str], profile: str, folder: str, *where: Any) -> int:
+    """Bring these notebooks and the page up to date."""
+    from lib.text import duration
+    from suite.pipeline import Pipeline
+    from suite.settings.progress import display
+    started, hosts = time.monotonic(), hosts_of(*where)
+    pipeline = Pipeline(*opened(profile, folder), display(), hosts)
+    page = paths.report(profile) / "index.html"
+    shown = page.relative_to(Path.cwd()) if page.is_relative_to(Path.cwd()) else page
+    if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or pipeline.page_is_fresh()):
+        print(f"nothing to do: {', '.join(names)} up to date; {shown}")
+        return 0
+    failed = pipeline.run(names)
+    for name in failed:
+        lines = "\n    ".join(pipeline.status[name].error.splitlines())
+        print(f"failed: {name}\n    {lines}", file=sys.stderr)
+    if pipeline.page_error:
+        print(pipeline.page_error, file=sys.stderr)
+    else:
+        print(f"{shown} ({duration(time.monotonic() - started)})")
+    return 1 if failed or pipeline.page_error else 0
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = arguments().parse_args(argv)
-    if options.corpus:
-        options.corpus = str(Path(options.corpus).expanduser().resolve())
+    status = 0
     try:
-        return options.function(options)
-    except SuiteError as error:
-        print(f"error: {error}", file=sys.stderr)
+        status = typer.main.get_command(app)(argv, prog_name="python -m suite", standalone_mode=False) or 0
+    except (SuiteError, typer.TyperException) as error:
+        message = error.format_message() if isinstance(error, typer.TyperException) else error
+        print(f"error: {message}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("interrupted: what is finished is kept, and the next start goes on from the last checkpoints", file=sys.stderr)
-        return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    if status == INTERRUPTED:
+        print("interrupted: what is finished is kept, and the next start goes on from the last checkpoints",
+              file=sys.stderr)
+    return status

@@ -1,7 +1,6 @@
 """From a plan to the page: runs are trained, each notebook is executed as soon as its runs are there, the page grows.
 
-Training goes on in worker processes while a thread executes notebooks, one at a time. A notebook or run that fails takes
-nothing else with it.
+Worker processes train while a thread executes notebooks, one at a time. A notebook or run that fails stops no other.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lib import paths
 from lib.errors import SuiteError
@@ -23,14 +23,14 @@ from suite.plan.outlook import Planned, as_text, notebooks, planned, rows
 from suite.report import NotebookStatus
 from suite.run import execute, stamps
 from suite.run.replicates import by_need, with_seeds
-from suite.settings.progress import Display
 
 if TYPE_CHECKING:
     from lib.data import Corpus
     from suite.experiments.base import Job
     from suite.run.engine import Failure
-    from suite.run.places import Places
+    from suite.run.hosts import Hosts
     from suite.settings.profiles import Profile
+    from suite.settings.progress import Display
 
 WAIT_SECONDS = 0.2                     # between two looks at a lock that another suite holds
 
@@ -38,12 +38,12 @@ WAIT_SECONDS = 0.2                     # between two looks at a lock that anothe
 class Pipeline:
     """One profile with one corpus. `status` is what the page says of every notebook."""
 
-    def __init__(self, profile: Profile, corpus: Corpus, shown: Display, places: Places | None = None) -> None:
-        self.profile, self.corpus, self.shown, self.places = profile, corpus, shown, places
+    def __init__(self, profile: Profile, corpus: Corpus, shown: Display, hosts: Hosts | None = None) -> None:
+        self.profile, self.corpus, self.shown, self.hosts = profile, corpus, shown, hosts
         self.stamps = {name: stamps.stamp(profile.name, name, corpus.fingerprint) for name in notebooks()}
         self.status = {name: NotebookStatus("fresh" if self.fresh(name) else "waiting") for name in self.stamps}
         self.ready: queue.Queue[Planned | None] = queue.Queue()
-        self.process: execute.Process | None = None
+        self.process: execute.NotebookProcess | None = None
         self.stopped = False
         self.page_error = ""
         self.on_page: dict[str, NotebookStatus] = {}   # the status that the page shows
@@ -71,7 +71,7 @@ class Pipeline:
         """What will be trained, what is there already and how long it will take, before it starts."""
         found, timed = rows(plans, self.profile, self.corpus)
         if found[-1].to_train or found[-1].evaluations:
-            elsewhere = "\nthese are times of this machine; those of the cluster show as its runs train" if self.places else ""
+            elsewhere = "\nthese are times of this machine; those of the cluster show as its runs train" if self.hosts else ""
             self.shown.note(as_text(found, self.profile, timed) + elsewhere)
 
     def plan(self, name: str) -> Planned | None:
@@ -85,32 +85,30 @@ class Pipeline:
             return None
 
     def train(self, plans: Sequence[Planned]) -> None:
-        """All runs of all plans in their order; a notebook is handed on when all that it needs is there, one that is
-        executed alone when nothing trains any more.
+        """All runs of all plans in their order. A notebook is handed on when all its runs are there, or, if it is
+        executed alone, when nothing trains any more.
 
-        What fails holds up only the notebooks that asked for it: another evaluation of a run that they share does not count.
+        What fails holds up only the notebooks that asked for it: another evaluation of a shared run does not count.
         """
         from suite.run.engine import EngineError, ensure
         waiting = [Waiting(plan, self.profile.name, self.corpus) for plan in plans]
+        jobs = [job for plan in plans for job in plan.jobs]
 
         def on_news(run: str, failure: Failure | None) -> None:
-            for each in waiting:
-                if each.concerned(run):
-                    each.hear(run, failure)
-                    if each.over and not each.plan.alone:
-                        self.hand_on(each)
+            for notebook in waiting:
+                if notebook.hear(run, failure) and not notebook.plan.alone:
+                    self.hand_on(notebook)
 
-        for each in waiting:
-            if each.over and not each.plan.alone:
-                self.hand_on(each)
-        jobs = [job for plan in plans for job in plan.jobs]
+        for notebook in waiting:
+            if not notebook.jobs and not notebook.plan.alone:
+                self.hand_on(notebook)
         with suppress(EngineError):                    # each notebook that lacks a run says which, and why
             ensure(jobs, self.profile.name, self.corpus, self.profile.workers, on_news, shown=self.shown,
-                   further=lambda seeds: self.order_of_further(seeds, jobs), places=self.places)
-        for each in waiting:
-            assert each.over, f"{each.plan.notebook} waits for runs that nobody makes: {', '.join(each.jobs)}"
-            if each.plan.alone:
-                self.hand_on(each)
+                   further=lambda seeds: self.order_of_further(seeds, jobs), hosts=self.hosts)
+        for notebook in waiting:
+            assert not notebook.jobs, f"{notebook.plan.notebook} waits for runs that nobody makes"
+            if notebook.plan.alone:
+                self.hand_on(notebook)
 
     def order_of_further(self, seeds: int, jobs: Sequence[Job]) -> Callable[[Job], int]:
         """Further seeds go first where the claims are undecided from the first `seeds`."""
@@ -122,8 +120,8 @@ class Pipeline:
             self.shown.note(f"claims cannot be judged yet, further seeds are trained in the plan's order:\n"
                             f"{traceback.format_exc()}")
             return lambda job: 0
-        # At this moment a measure fails for the want of a run that is in hand; the page names one that is really broken.
-        counts = Counter("not judged yet" if each.verdict == "failed" else each.verdict for each in judged)
+        # A measure fails now if one of its runs is not trained yet; the page names a measure that is really broken.
+        counts = Counter("not judged yet" if claim.verdict == "failed" else claim.verdict for claim in judged)
         self.shown.note(f"claims after {seeds} {'seed' if seeds == 1 else 'seeds'}: "
                         f"{', '.join(f'{count} {verdict}' for verdict, count in counts.items())}; "
                         "further seeds of the undecided come first")
@@ -133,8 +131,9 @@ class Pipeline:
         failures = list(waiting.failures.values())
         if failures:
             details = "\n".join(failure.text() for failure in failures)
-            self.fail(waiting.plan.notebook, f"{details}\nnot executed, as {len(failures)} of its runs failed; the first: "
-                                             f"{failures[0].label}: {failures[0].reason}")
+            first = f"{failures[0].label}: {failures[0].reason}"
+            self.fail(waiting.plan.notebook,
+                      f"{details}\nnot executed, as {len(failures)} of its runs failed; the first: {first}")
         else:
             self.ready.put(waiting.plan)
 
@@ -148,34 +147,43 @@ class Pipeline:
         while (plan := self.ready.get()) is not None and not self.stopped:
             try:
                 self.execute_one(plan)
-            except Exception:                          # the suite's own fault: it belongs on the page, not in a dead thread
+            except Exception:                          # a fault of the suite, which belongs on the page
                 self.fail(plan.notebook, traceback.format_exc())
             if not self.stopped:
                 self.build_page()
 
     def execute_one(self, plan: Planned) -> None:
-        """Execute unless another suite has done so meanwhile; that one is waited for."""
+        """Execute, once no other suite executes the notebook, unless that one has brought it up to date."""
+        from suite.run.database import claim
+        folder, name, told = paths.executed(self.profile.name), plan.notebook, False
+        while not self.stopped:
+            with claim(folder / f".{name}.lock") as mine:
+                if mine and self.fresh(name):
+                    self.status[name] = NotebookStatus("fresh")
+                elif mine:
+                    self.execute_now(plan, folder / f"{name}.ipynb")
+                if mine:
+                    return
+            if not told:
+                self.shown.note(f"{name}: another suite is executing it; waiting")
+            told = True
+            time.sleep(WAIT_SECONDS)
+
+    def execute_now(self, plan: Planned, output: Path) -> None:
         name = plan.notebook
-        with Turn(self, name):
-            if self.stopped:
-                return
-            if self.fresh(name):
-                self.status[name] = NotebookStatus("fresh")
-                return
-            self.status[name] = NotebookStatus("running")
-            self.shown.note(f"{name}: executing")
-            output = paths.executed(self.profile.name) / f"{name}.ipynb"
-            self.process = execute.Process(paths.NOTEBOOKS / f"{name}.ipynb", output, asdict(plan.parameters))
-            ended = self.process.wait()
-            self.process = None
-            if self.stopped:
-                return
-            if ended.error:
-                self.fail(name, ended.error, ended.seconds)
-            else:
-                stamps.write(self.profile.name, name, self.stamps[name], ended.seconds)
-                self.status[name] = NotebookStatus("done", "", ended.seconds)
-                self.shown.note(f"{name}: done in {duration(ended.seconds)}")
+        self.status[name] = NotebookStatus("running")
+        self.shown.note(f"{name}: executing")
+        self.process = execute.NotebookProcess(paths.NOTEBOOKS / f"{name}.ipynb", output, asdict(plan.parameters))
+        ended = self.process.wait()
+        self.process = None
+        if self.stopped:
+            return
+        if ended.error:
+            self.fail(name, ended.error, ended.seconds)
+        else:
+            stamps.write(self.profile.name, name, self.stamps[name], ended.seconds)
+            self.status[name] = NotebookStatus("done", "", ended.seconds)
+            self.shown.note(f"{name}: done in {duration(ended.seconds)}")
 
     def build_page(self) -> None:
         """The page with what is there. One that cannot be written is said so, and the work goes on."""
@@ -190,11 +198,14 @@ class Pipeline:
             self.page_error = f"the page could not be written: {error}"
             self.shown.note(self.page_error if isinstance(error, SuiteError) else traceback.format_exc())
             return
-        if all(own.state in ("done", "fresh") for own in status.values()):
+        if all(notebook.state in ("done", "fresh") for notebook in status.values()):
             stamps.write_page(self.profile.name, self.page_stamp())
 
     def page_stamp(self) -> str:
         return stamps.page_stamp(self.profile.name, self.stamps, self.profile.corpus.folder)
+
+    def page_is_fresh(self) -> bool:
+        return stamps.page_is_fresh(self.profile.name, self.page_stamp())
 
     def stop(self) -> None:
         """End what is being executed; called in the end too, when nothing is."""
@@ -206,7 +217,7 @@ class Pipeline:
 
 
 class Waiting:
-    """A notebook's runs by fingerprint, until each is there or has failed."""
+    """A notebook and its missing jobs by the run's fingerprint, until each is done or has failed."""
 
     def __init__(self, plan: Planned, profile: str, corpus: Corpus) -> None:
         from suite.run.database import Database
@@ -216,46 +227,16 @@ class Waiting:
         for job in self.database.missing(plan.jobs):
             self.jobs.setdefault(self.database.fingerprint(job.run), []).append(job)
 
-    @property
-    def over(self) -> bool:
-        return not self.jobs
-
-    def concerned(self, run: str) -> bool:
-        return run in self.jobs
-
-    def hear(self, run: str, failure: Failure | None) -> None:
-        if not self.database.missing(self.jobs[run]):
-            del self.jobs[run]
-        elif failure is not None:
-            del self.jobs[run]
+    def hear(self, run: str, failure: Failure | None) -> bool:
+        """Whether this news of a run was the last that the notebook waited for."""
+        if run not in self.jobs:
+            return False
+        missing = self.database.missing(self.jobs[run])
+        if missing and failure is not None:
             self.failures[run] = failure
-
-
-class Turn:
-    """The right to execute a notebook of a profile, one suite at a time; given up early if the pipeline is stopped."""
-
-    def __init__(self, pipeline: Pipeline, name: str) -> None:
-        from filelock import FileLock
-        folder = paths.executed(pipeline.profile.name)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.pipeline, self.name, self.lock = pipeline, name, FileLock(folder / f".{name}.lock", blocking=False)
-
-    def __enter__(self) -> None:
-        from filelock import Timeout
-        told = False
-        while not self.pipeline.stopped:
-            try:
-                self.lock.acquire()
-                return
-            except Timeout:
-                if not told:
-                    self.pipeline.shown.note(f"{self.name}: another suite is executing it; waiting")
-                    told = True
-                time.sleep(WAIT_SECONDS)
-
-    def __exit__(self, *exception: Any) -> None:
-        if self.lock.is_locked:
-            self.lock.release()
+        if not missing or failure is not None:
+            del self.jobs[run]
+        return not self.jobs
 
 
 def last_line(text: str) -> str:

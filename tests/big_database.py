@@ -1,4 +1,4 @@
-"""Fills a profile's database with as many runs and metric rows as one likes, by SQL (`big_database_times` times it)."""
+"""Fills a profile's database with as many runs and metric rows as one likes, by SQL."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
                         RunConfig, TrainConfig)
 from suite.experiments.base import Job
-from suite.run.database import Database, Facts, now
-from suite.run.schema import transaction
+from suite.run.database import Database, Facts, now, transaction
 from suite.settings.fingerprints import (code_fingerprint,
                                          evaluation_fingerprint,
                                          training_modules)

@@ -9,7 +9,7 @@ from lib import paths
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
 from suite.experiments.base import Job
 from suite.run.engine import ensure
-from suite.run.places import Local
+from suite.run.hosts import Local
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 TINY = ModelConfig(vocab=64, d_model=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=32)
@@ -38,7 +38,7 @@ def job(seed: int, *evaluations: int, steps: int = 4, **data) -> Job:
 
 
 def train(*jobs: Job, workers: int = 1, **more):
-    ensure(jobs, "tiny", None, places=Local(workers, FAKE), shown=more.pop("shown", Quiet()), **more)
+    ensure(jobs, "tiny", None, hosts=Local(workers, FAKE), shown=more.pop("shown", Quiet()), **more)
 
 
 def events(prefix: str = "") -> list[str]:

@@ -15,7 +15,7 @@ import suite.report
 from lib import paths
 from suite import cli
 from suite.experiments import base
-from suite.run import execute, places
+from suite.run import execute, hosts
 
 GOOD = """
 description: for tests
@@ -73,8 +73,8 @@ class House:
             monkeypatch.setattr(paths, name, root / name.lower())
             (root / name.lower()).mkdir()
         monkeypatch.setenv("SUITE_OUTPUTS", str(root / "outputs"))
-        monkeypatch.setattr(places, "COMMAND", FAKE)
-        monkeypatch.setattr(execute, "Process", InProcess)
+        monkeypatch.setattr(hosts, "COMMAND", FAKE)
+        monkeypatch.setattr(execute, "NotebookProcess", InProcess)
         monkeypatch.setattr(suite.experiments, "experiment", self.experiments.__getitem__)
         self.text = SimpleNamespace(path=root, fingerprint="text")
         monkeypatch.setattr(data_prep.build, "corpus", lambda config, say=None: self.text)

@@ -11,25 +11,30 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from lib import paths
+import numpy as np  # noqa: E402  (the worker is started by this file's path)
+
+from lib import paths  # noqa: E402
 from lib.files import write_atomically  # noqa: E402
 from suite.evals.base import EvalResult, Metric  # noqa: E402
-from suite.run import \
-    worker  # noqa: E402  (the worker is started by this file's path)
+from suite.run import worker  # noqa: E402
+
+MODEL = SimpleNamespace(parameters=lambda: [SimpleNamespace(numel=lambda: 42)])
 
 
 def note(what: str) -> None:
-    """One line, appended atomically: what the tests count; also in the run's log, which comes back from another machine."""
+    """One line, appended atomically: what the tests count; also in the run's log, which comes back from elsewhere."""
     print(what, flush=True)
     with open(paths.outputs() / "events.txt", "a") as file:
         file.write(what + "\n")
 
 
-class Fake:
-    """Takes `pause` seconds a step, writes the step into its checkpoint, and misbehaves at half way as `behaviour` says."""
-    device = "cpu"
+class Fake(worker.Worker):
+    """Takes `pause` seconds a step, writes the step into its checkpoint, and misbehaves half way as `behaviour` says."""
 
-    def corpus(self, path):
+    def best_device(self):
+        return "cpu"
+
+    def open_corpus(self, path):
         return SimpleNamespace(path=path, fingerprint="corpus")
 
     def train(self, run, corpus, folder, progress):
@@ -47,9 +52,8 @@ class Fake:
         if not weights.exists():
             weights.write_text("weights")
             note(f"trained {run.train.seed}")
-        metrics = [Metric("train_loss", 1.0 / run.train.steps, step=run.train.steps)]
-        return "model", SimpleNamespace(metrics=metrics, seconds=2.0, tokens_per_s=1000.0, peak_memory_mib=10.0,
-                                        spent={}), 42
+        return SimpleNamespace(model=MODEL, metrics=[Metric("train_loss", 1.0 / run.train.steps, step=run.train.steps)],
+                               seconds=2.0, tokens_per_s=1000.0, peak_memory_mib=10.0, spent={})
 
     def misbehave(self, behaviour: str, first: int, half_way: bool) -> None:
         if half_way and behaviour == "raise":
@@ -59,7 +63,6 @@ class Fake:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def evaluate(self, evaluation, model, run, corpus):
-        import numpy as np
         note(f"evaluate {run.train.seed} {evaluation.name} {dict(evaluation.parameters)}")
         time.sleep(dict(run.data.parameters).get("linger", 0.0))
         value = float(dict(evaluation.parameters)["count"])

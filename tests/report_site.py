@@ -21,7 +21,7 @@ from lib.config import (DataConfig, ModelConfig, PatternSpec, RunConfig,
                         TrainConfig, fingerprint)
 from suite.experiments.base import COLUMNS
 from suite.report import NotebookStatus
-from suite.run.schema import connect, transaction
+from suite.run.database import connect, transaction
 
 PROFILE = "made_up"
 DOMAINS = ("docs", "code", "stories", "math")

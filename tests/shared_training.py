@@ -21,16 +21,15 @@ import torch  # noqa: E402  (this file is started by its path)
 import torch.distributed as dist  # noqa: E402
 from small_run import RUN, with_recipe  # noqa: E402
 
-from lib import data, ranks, training
+from lib import ranks, training  # noqa: E402
 from lib.config import Evaluation, RunConfig  # noqa: E402
 from lib.errors import SuiteError  # noqa: E402
 from lib.fused.ops import IGNORED  # noqa: E402
 from lib.ranks import Ranks  # noqa: E402
 from lib.train_run import train_run  # noqa: E402
+from suite import tasks  # noqa: E402
 from suite.experiments.base import Job  # noqa: E402
 from suite.run import torchrun as distributed  # noqa: E402
-from suite.run.engine import Task, label  # noqa: E402
-from suite.settings.fingerprints import run_fingerprint  # noqa: E402
 from suite.tasks import make_source  # noqa: E402
 
 LONG = with_recipe(steps=40, batch=5)
@@ -122,15 +121,6 @@ def all_scenarios(folder: Path) -> None:
     dist.destroy_process_group()
 
 
-class Tiny(distributed.Lead):
-    """The lead of a plan of two short runs on a synthetic task."""
-
-    def missing(self, names):
-        from suite.run.database import Database
-        lacking = Database("tiny").missing(JOBS)
-        return [Task(job, run_fingerprint(job.run, None), label(job)) for job in lacking], len(JOBS) - len(lacking)
-
-
 class Deadly(Source):
     def batch(self, seed, step, size, length):
         if os.environ["RANK"] == "1" and step == int(os.environ.get("KILL", "-1")):
@@ -139,10 +129,12 @@ class Deadly(Source):
 
 
 def lead() -> int:
-    distributed.prepared = lambda options, ranks, device: Tiny(
-        SimpleNamespace(name="tiny"), None, [], ranks, device, options.weights_only)
+    """The command on a plan of two short runs on a synthetic task."""
+    distributed.planned = lambda profile, name: SimpleNamespace(jobs=JOBS)
+    distributed.start = lambda options, member: distributed.lead(
+        SimpleNamespace(name="tiny"), None, ["any"], member, options.weights_only)
     training.Watch.due = lambda watch: float(watch.writes)           # a checkpoint after every step
-    data.make_source = lambda config, corpus: Deadly(replace(RUN, data=config))
+    tasks.make_source = lambda config, corpus: Deadly(replace(RUN, data=config))
     return distributed.main(sys.argv[2:])
 
 

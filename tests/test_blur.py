@@ -18,7 +18,7 @@ from lib.errors import SuiteError
 from lib.model import build_model
 from lib.patterns import build
 from lib.patterns.base import LearnedOffsets
-from suite.run.worker import Real
+from suite.run.worker import Worker
 from suite.settings.fingerprints import closure, training_modules
 from suite.tasks import make_source
 
@@ -156,7 +156,7 @@ def test_when_a_run_is_identified_then_only_blurred_ones_depend_on_the_blur():
 
 
 def test_when_a_worker_trains_a_blurred_run_then_it_is_blurred(tmp_path):
-    Real().train(BLURRED, None, tmp_path / "worker", lambda state: None)
+    Worker(None).train(BLURRED, None, tmp_path / "worker", lambda state: None)
     train(BLURRED, tmp_path / "here")
     assert weights(tmp_path / "worker") == weights(tmp_path / "here")
 

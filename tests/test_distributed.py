@@ -21,6 +21,7 @@ from lib.ranks import Ranks
 from suite.experiments.base import Job
 from suite.run import torchrun as distributed
 from suite.run.database import Database
+from suite.run.worker import Worker
 from suite.settings.fingerprints import run_fingerprint
 
 HELPER = str(Path(__file__).with_name("shared_training.py"))
@@ -40,14 +41,10 @@ def killed(tmp_path_factory):
     return outputs, started(TORCHRUN, outputs, KILL="17")
 
 
-@pytest.fixture
-def outputs(killed, monkeypatch):
-    monkeypatch.setenv("SUITE_OUTPUTS", str(killed[0]))
-    return killed[0]
-
-
-def test_when_a_process_is_killed_then_all_end_and_the_error_names_it_and_the_run(killed, outputs):
-    ended = killed[1]
+@pytest.mark.slow
+def test_when_a_process_is_killed_then_all_end_and_the_error_names_it_and_the_run(killed, monkeypatch):
+    outputs, ended = killed
+    monkeypatch.setenv("SUITE_OUTPUTS", str(outputs))
     assert ended.returncode == 1
     assert "rank      : 1" in ended.stderr and "Signal 9 (SIGKILL)" in ended.stderr
     assert re.search(rf"run {FIRST} \(learned, seed 1\) stopped: (one of the 2 processes ended|terminated)", ended.stderr)
@@ -55,7 +52,10 @@ def test_when_a_process_is_killed_then_all_end_and_the_error_names_it_and_the_ru
     assert load_checkpoint(paths.run_folder("tiny", FIRST), JOBS[0].run)["state"]["step"] == 17
 
 
-def test_when_the_command_is_given_again_then_another_number_of_processes_ends_the_runs_and_evaluates_them(killed, outputs):
+@pytest.mark.slow
+def test_when_the_command_is_given_again_then_another_number_of_processes_ends_and_evaluates_the_runs(killed, monkeypatch):
+    outputs = killed[0]
+    monkeypatch.setenv("SUITE_OUTPUTS", str(outputs))
     alone = dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     ended = started([sys.executable], outputs, **alone)
     assert ended.returncode == 0, ended.stderr
@@ -81,14 +81,13 @@ def test_when_it_is_not_started_by_torchrun_then_error_says_how(monkeypatch):
 
 
 @pytest.fixture
-def lead(tmp_path, monkeypatch, capfd):
+def lead(outputs, monkeypatch, capfd):
     """`lead(jobs, weights_only)`: exit status, the last line that was shown, and the log of all."""
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
-
     def of(jobs: list[Job], weights_only: bool) -> tuple[int, str, str]:
         monkeypatch.setattr(distributed, "planned", lambda profile, name: SimpleNamespace(jobs=jobs))
-        found = distributed.Lead(SimpleNamespace(name="tiny"), None, ["any"], Ranks(), "cpu", weights_only)
-        status, said = found.run(), capfd.readouterr().err
+        member = distributed.Member(Ranks(), "cpu")
+        status = distributed.lead(SimpleNamespace(name="tiny"), None, ["any"], member, weights_only)
+        said = capfd.readouterr().err
         return status, said.splitlines()[-1], said
     return of
 
@@ -126,11 +125,11 @@ def test_when_another_job_has_a_run_then_it_is_left_to_it_and_a_run_that_fails_i
 
 
 def test_when_a_training_breaks_then_the_error_is_that_run_alone_where_no_other_process_waits(lead, monkeypatch):
-    def trained_by_all(run, *_):
+    def broken(member, run, *given, **more):
         if run.train.seed == 1:
             raise KeyError("broken")
-        return original(run, *_)
-    original = distributed.trained
-    monkeypatch.setattr(distributed, "trained", trained_by_all)
+        return train(member, run, *given, **more)
+    train = Worker.train
+    monkeypatch.setattr(Worker, "train", broken)
     status, last, said = lead([Job.of(RUN), Job.of(with_recipe(seed=3))], True)
     assert status == 1 and "1 of 2 runs finished" in last and "FAILED: learned, seed 1: KeyError: 'broken'" in said

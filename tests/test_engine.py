@@ -21,8 +21,8 @@ from lib.config import (Evaluation)
 from lib.errors import SuiteError
 from suite.run import worker
 from suite.run.database import Database
-from suite.run.engine import Engine, EngineError, Task, ensure
-from suite.run.places import WORKER, Local
+from suite.run.engine import Assignment, Engine, EngineError, ensure
+from suite.run.hosts import WORKER, Local
 from suite.settings.fingerprints import run_fingerprint
 from suite.settings.progress import Active
 
@@ -45,7 +45,7 @@ def test_when_all_is_there_then_no_worker_starts_and_a_new_evaluation_trains_not
     shown = Quiet()
     train(job(1, 1))
     before = events()
-    ensure([job(1, 1)], "tiny", None, places=Local(1, ("no such program",)), shown=shown)
+    ensure([job(1, 1)], "tiny", None, hosts=Local(1, ("no such program",)), shown=shown)
     assert events() == before and shown.summary == "1 run there already"
     train(job(1, 1, 5))
     assert events()[len(before):] == ["load 1 from 4", "evaluate 1 task {'count': 5}"]
@@ -85,7 +85,7 @@ def test_when_one_evaluation_fails_then_the_run_and_its_others_are_kept():
 def test_when_no_worker_starts_then_the_error_says_why():
     broken = (sys.executable, "-c", "raise SystemExit('torch is broken')")
     with pytest.raises(EngineError, match="does not start(.|\n)*torch is broken"):
-        ensure([job(1), job(2)], "tiny", None, places=Local(2, broken), shown=Quiet())
+        ensure([job(1), job(2)], "tiny", None, hosts=Local(2, broken), shown=Quiet())
 
 
 SUITE = """
@@ -172,11 +172,14 @@ def test_when_all_places_are_taken_then_a_suite_waits_for_one():
     (paths.outputs() / "slots").mkdir()
     lock = FileLock(paths.outputs() / "slots" / "0.lock", thread_local=False)
     lock.acquire()
-    threading.Timer(1.5, lock.release).start()
-    shown, begin = Quiet(), time.monotonic()
-    train(job(1), shown=shown)
-    assert time.monotonic() - begin > 1.5
-    assert any("waiting" in active.stage for snapshot in shown.snapshots for active in snapshot.active)
+
+    class Patient(Quiet):
+        def show(self, snapshot):
+            if any("waiting" in active.stage for active in snapshot.active):
+                assert events() == []
+                lock.release(force=True)
+    train(job(1), shown=Patient())
+    assert not lock.is_locked and events("trained") == ["trained 1"]
 
 
 def test_when_a_run_goes_on_then_the_display_has_step_loss_rate_and_time_left():
@@ -242,7 +245,7 @@ def test_when_seeds_repeat_a_run_then_first_seeds_come_first_and_the_caller_orde
 
 def test_when_runs_are_in_their_first_steps_then_their_speed_is_no_estimate_yet():
     engine = Engine([], "tiny", None, Local(2, FAKE), Quiet(), lambda run, failure: None, lambda seeds: lambda job: 0)
-    first, later = (Task(job(seed), "", "", state=Active("", "training", step, 100, tokens_per_s=rate))
+    first, later = (Assignment(job(seed), "", "", state=Active("", "training", step, 100, tokens_per_s=rate))
                     for seed, step, rate in ((1, 1, 3.0), (2, 50, 4000.0)))
     assert not engine.first_impression([first]).knows
     assert engine.first_impression([first, later]).rate(first.job.run) == 4000.0

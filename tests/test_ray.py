@@ -23,13 +23,14 @@ from lib.errors import SuiteError
 from suite.experiments.base import Job
 from suite.run.database import Database
 from suite.run.engine import EngineError, ensure
-from suite.run.places import Local
-from suite.run.ray.engine import SETTINGS, Ray
+from suite.run.hosts import Local
+from suite.run.ray_hosts import SETTINGS, Ray
 from suite.settings.fingerprints import run_fingerprint
 
 os.environ.update(SETTINGS)                            # before Ray reads them
 ray = pytest.importorskip("ray", reason="Ray is not installed: python3 tools/bootstrap.py ray")
 
+pytestmark = pytest.mark.slow
 HERE = Path(__file__).resolve().parent
 FAKE, QUICK = (str(HERE / "fake_worker.py"),), (str(HERE / "quick_worker.py"),)
 # A dead machine is noticed within seconds, a slow one is given the time that a busy test machine takes.
@@ -81,7 +82,7 @@ def log(one: Job, corpus: Corpus | None = None) -> list[str]:
 
 
 def on_ray(*jobs: Job, command: tuple[str, ...] = FAKE, corpus: Corpus | None = None, shown: Quiet | None = None) -> None:
-    ensure(jobs, "tiny", corpus, shown=shown or Quiet(), places=Ray(cpus=1, gpus=0, command=command, every=0.1))
+    ensure(jobs, "tiny", corpus, shown=shown or Quiet(), hosts=Ray(cpus=1, gpus=0, command=command, every=0.1))
 
 
 def results(*jobs: Job, corpus: Corpus) -> list:
@@ -141,7 +142,7 @@ def test_when_a_machine_is_killed_then_its_run_goes_on_elsewhere_and_the_results
     assert shown.summary.startswith("2 runs finished") and not list(paths.outputs().rglob("checkpoint*"))
     elsewhere = results(*jobs, corpus=text)
     monkeypatch.setenv("SUITE_OUTPUTS", str(outputs / "local"))
-    ensure(jobs, "tiny", Corpus(text.path.resolve()), shown=Quiet(), places=Local(1))
+    ensure(jobs, "tiny", Corpus(text.path.resolve()), shown=Quiet(), hosts=Local(1))
     assert elsewhere == results(*jobs, corpus=text)
 
 
@@ -173,7 +174,7 @@ on_ray(job(1, pause=0.05, steps=STEPS))
 
 def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_start_goes_on(machines):
     one, trained_here = job(1, pause=0.05, steps=60), job(2, 1)
-    ensure([trained_here], "tiny", None, shown=Quiet(), places=Local(1, (sys.executable, *FAKE)))
+    ensure([trained_here], "tiny", None, shown=Quiet(), hosts=Local(1, (sys.executable, *FAKE)))
     row = dict(Database("tiny").facts(run_fingerprint(trained_here.run, None)))
     suite = subprocess.Popen([sys.executable, "-c", SUITE.replace("STEPS", "60")], cwd=paths.ROOT)
     deadline = time.monotonic() + 120
@@ -194,4 +195,4 @@ def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_
 def test_when_no_machine_has_what_a_run_asks_for_then_it_is_said_at_once(machines):
     for asked, words in (({"cpus": 3}, "3 CPUs.*at most 1 CPUs and 0 GPUs"), ({"gpus": 0.5}, "0.5 GPU and 1 CPU")):
         with pytest.raises(SuiteError, match=words):
-            ensure([job(1)], "tiny", None, shown=Quiet(), places=Ray(**asked, command=FAKE))
+            ensure([job(1)], "tiny", None, shown=Quiet(), hosts=Ray(**asked, command=FAKE))

@@ -17,11 +17,10 @@ from test_ray import (folder,  # noqa: F401  (two of them are fixtures)
 from lib.data import Corpus
 from lib.errors import SuiteError
 from lib.files import write_atomically
-from suite.run.engine import Task, ensure
-from suite.run.ray import agent as ray_agent
-from suite.run.ray import engine as ray_engine
-from suite.run.ray.engine import Ray
-from suite.run.worker import Real
+from suite.run.engine import Assignment, ensure
+from suite.run import ray_agent, ray_hosts
+from suite.run.ray_hosts import Ray
+from suite.run.worker import Worker
 from suite.settings.machine import versions
 
 
@@ -30,7 +29,7 @@ from suite.settings.machine import versions
 def test_when_machines_have_gpus_then_a_run_has_one_unless_the_person_says_otherwise(monkeypatch, cpus, gpus, room):
     machines = [{"CPU": 16.0, "GPU": 4.0}, {"CPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}]
     monkeypatch.setattr(Ray, "machines", lambda self: machines)
-    monkeypatch.setattr(ray_engine, "connect", lambda log: None)
+    monkeypatch.setattr(ray_hosts, "connect", lambda log: None)
     cluster, told = Ray(cpus, gpus), []
     cluster.open("tiny", None, told.append)
     assert cluster.count() == room and f"{room} runs side by side" in told[0]
@@ -47,21 +46,21 @@ def test_when_nobody_answers_at_the_address_then_it_is_said_within_seconds(monke
         silent.bind(("127.0.0.1", 0))                  # it does not listen
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(SuiteError, match="no Ray cluster answers at RAY_ADDRESS = .*refused.*unset RAY_ADDRESS"):
-            ensure([job(1)], "tiny", None, shown=Quiet(), places=Ray())
+            ensure([job(1)], "tiny", None, shown=Quiet(), hosts=Ray())
 
 
 def test_when_the_address_is_that_of_a_client_then_the_error_says_where_to_start(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "ray://somewhere:10001")
     with pytest.raises(SuiteError, match="on a machine of the cluster"):
-        ensure([job(1)], "tiny", None, shown=Quiet(), places=Ray())
+        ensure([job(1)], "tiny", None, shown=Quiet(), hosts=Ray())
 
 
 def test_when_a_machine_has_other_versions_then_its_worker_is_refused():
-    worker = ray_engine.Worker.__new__(ray_engine.Worker)
+    worker = ray_hosts.RayWorker.__new__(ray_hosts.RayWorker)
     ready = {"event": "ready", "words": (), "outputs": "there", "versions": {**versions(), "torch": "2.13.0+cu130"}}
     worker.meet(ready)
     assert worker.outputs == "there"
-    with pytest.raises(ray_engine.Lost, match="numpy 1.0, this one"):
+    with pytest.raises(ray_hosts.Lost, match="numpy 1.0, this one"):
         worker.meet({**ready, "versions": {**versions(), "numpy": "1.0"}})
 
 
@@ -69,7 +68,7 @@ def test_when_a_corpus_arrives_damaged_then_it_is_refused_and_the_next_one_is_ta
     monkeypatch.setattr(ray_agent, "scratch", lambda: tmp_path / "scratch")
     monkeypatch.setattr(ray, "put", lambda content: content)
     monkeypatch.setattr(ray, "get", lambda content: content)
-    monkeypatch.setattr(ray_engine, "PART", 999)
+    monkeypatch.setattr(ray_hosts, "PART", 999)
     agent, cluster = ray_agent.Agent.__new__(ray_agent.Agent), Ray()
     cluster.corpus = text
     files, sums = cluster.parcel()
@@ -91,7 +90,7 @@ def test_when_a_run_s_files_change_elsewhere_then_the_driver_s_folder_follows(mo
     def changed(known):
         sent.append(agent.changed(known))
         return sent[-1]
-    mirror = ray_engine.Mirror(SimpleNamespace(changed=SimpleNamespace(remote=changed)), here, cluster)
+    mirror = ray_hosts.Mirror(SimpleNamespace(changed=SimpleNamespace(remote=changed)), here, cluster)
 
     def written(**content: str) -> set[str]:
         for name, text in content.items():
@@ -115,8 +114,8 @@ def test_when_a_run_is_in_another_suite_s_hands_then_it_is_busy():
     one = job(1)
     folder(one).mkdir(parents=True)
     with FileLock(folder(one) / "lock"):
-        worker = ray_engine.Worker.__new__(ray_engine.Worker)
-        assert worker.perform(Task(one, folder(one).name, ""), {"profile": "tiny"}) == {"event": "busy"}
+        worker = ray_hosts.RayWorker.__new__(ray_hosts.RayWorker)
+        assert worker.perform(Assignment(one, folder(one).name, ""), {"profile": "tiny"}) == {"event": "busy"}
 
 
 @pytest.mark.parametrize(("cpus", "gpus", "hidden"), [(1, 1, False), (3, 0, True)])
@@ -127,12 +126,12 @@ def test_when_a_worker_is_started_then_it_sees_no_more_than_its_share(monkeypatc
         return SimpleNamespace(options=lambda **options: told.update(options) or SimpleNamespace(
             remote=lambda command, settings: told.update(settings)))
     monkeypatch.setattr(ray, "remote", remote)
-    monkeypatch.setattr(ray_engine, "Worker", lambda *given: None)
+    monkeypatch.setattr(ray_hosts, "RayWorker", lambda *given: None)
     Ray(cpus, gpus).start(queue.Queue())
     assert (told["num_cpus"], told["num_gpus"], told["OMP_NUM_THREADS"]) == (cpus, gpus, str(cpus))
     assert (told.get("CUDA_VISIBLE_DEVICES") == "") == hidden
     monkeypatch.setenv("OMP_NUM_THREADS", str(cpus))
-    Real()
+    Worker(None)
     assert torch.get_num_threads() == cpus
     torch.set_num_threads(1)
 

@@ -20,9 +20,9 @@ from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
 from lib.errors import SuiteError
 from suite.evals.base import EvalResult, Metric
 from suite.experiments.base import Job
-from suite.run import browse as runs
+from suite.cli import main
+from suite.run import browse
 from suite.run import database as module
-from suite.run import schema
 from suite.run.database import Database, Facts
 from suite.settings import fingerprints as identity
 
@@ -209,13 +209,13 @@ def test_when_the_database_is_of_the_first_schema_then_it_is_brought_up_to_this_
         connection.execute("pragma user_version = 1")
     again = Database("tiny")
     assert again.trained(run()) and again.facts(again.fingerprint(run()))["spent"] is None
-    assert "spent on    not recorded" in runs.show(again, again.fingerprint(run()))
+    assert "spent on    not recorded" in browse.show(again, again.fingerprint(run()))
     again.record_training(run(1), FACTS, result(), 1234, module.now())
-    assert "spent on    backward 50%  forward 33%  checkpoints and start 17%" in runs.show(again, again.fingerprint(run(1)))
+    assert "spent on    backward 50%  forward 33%  checkpoints and start 17%" in browse.show(again, again.fingerprint(run(1)))
 
 
 @pytest.mark.parametrize("statement, message", [
-    (f"pragma user_version = {schema.SCHEMA + 1}", "newer version of the suite"),
+    (f"pragma user_version = {module.SCHEMA + 1}", "newer version of the suite"),
     ("create table other (x)", "not of this suite"),
 ])
 def test_when_the_file_is_newer_or_foreign_then_it_is_left_alone(statement, message):
@@ -230,7 +230,7 @@ def test_when_the_file_is_newer_or_foreign_then_it_is_left_alone(statement, mess
 
 
 def test_when_there_are_no_runs_then_looking_creates_nothing(outputs, capsys):
-    assert runs.main(["list", "--profile", "tiny"]) == 2
+    assert main(["runs", "list", "--profile", "tiny"]) == 2
     assert "no runs yet in profile 'tiny'" in capsys.readouterr().err
     assert list(outputs.iterdir()) == []
 
@@ -251,13 +251,13 @@ def test_when_processes_create_and_write_at_once_then_all_of_it_is_there():
 def test_when_another_process_is_creating_the_tables_then_half_of_it_is_not_seen(filled):
     asked: list[str] = []
     filled.connection.set_trace_callback(asked.append)
-    assert schema.version_of(filled.connection, filled.path) == schema.SCHEMA
+    assert module.version_of(filled.connection, filled.path) == module.SCHEMA
     asked = [statement for statement in asked if not statement.startswith("--")]     # what SQLite asks itself meanwhile
     assert len(asked) == 1                                         # two statements would read two moments
 
 
 def test_when_there_are_ten_thousand_runs_then_reading_one_and_listing_all_is_quick(filled, capsys):
-    with schema.transaction(filled.connection):
+    with module.transaction(filled.connection):
         row = dict(filled.facts(filled.fingerprint(run())))
         names = [name for name in row if name not in ("id", "run")]
         filled.connection.executemany(
@@ -270,7 +270,7 @@ def test_when_there_are_ten_thousand_runs_then_reading_one_and_listing_all_is_qu
         filled.metrics(Job.of(run(), ONE))
     assert time.perf_counter() - begin < 1
     begin = time.perf_counter()
-    assert runs.main(["list", "--profile", "tiny"]) == 0
+    assert main(["runs", "list", "--profile", "tiny"]) == 0
     assert time.perf_counter() - begin < 5
     assert len(capsys.readouterr().out.splitlines()) == 10_002
 
@@ -278,16 +278,16 @@ def test_when_there_are_ten_thousand_runs_then_reading_one_and_listing_all_is_qu
 # The command line
 
 def told(capsys, *arguments: str) -> str:
-    assert runs.main([*arguments, "--profile", "tiny"]) == 0
+    assert main(["runs", *arguments, "--profile", "tiny"]) == 0
     return capsys.readouterr().out
 
 
 def test_when_runs_are_listed_then_they_fit_a_terminal(filled, capsys):
     long = run(pattern=PatternSpec.of("local", window=tuple(range(60))))
     filled.record_failure(long, FACTS, "no such luck")
-    filled.start(run(5), FACTS)
+    filled.record_start(run(5), FACTS)
     text = told(capsys, "list")
-    assert max(map(len, text.splitlines())) <= runs.WIDTH
+    assert max(map(len, text.splitlines())) <= browse.WIDTH
     assert [line.split()[1] for line in text.splitlines()] == ["status", "done", "failed", "interrupted"]
     assert "window=3" in text and "512 " in text                   # 4 steps of 2 windows of 64 tokens
     assert len(told(capsys, "list", "--status", "done").splitlines()) == 2
@@ -297,10 +297,10 @@ def test_when_runs_are_listed_then_they_fit_a_terminal(filled, capsys):
 def test_when_a_run_is_shown_then_configuration_facts_and_metrics_are_there(filled, capsys):
     key = filled.fingerprint(run())
     text = told(capsys, "show", key[:6])
-    assert all(len(line) <= runs.WIDTH or line.startswith("folder") for line in text.splitlines())   # no path is cut
+    assert all(len(line) <= browse.WIDTH or line.startswith("folder") for line in text.splitlines())   # no path is cut
     for word in (key, "d_model=16", "copying", "torch 2.13.0", "a processor", "1 thread", "1,234 parameters", "train_loss"):
         assert word in text
-    assert runs.main(["show", "zzz", "--profile", "tiny"]) == 2
+    assert main(["runs", "show", "zzz", "--profile", "tiny"]) == 2
     assert "no run of profile 'tiny' begins with 'zzz'" in capsys.readouterr().err
 
 
@@ -313,9 +313,3 @@ def test_when_runs_are_exported_then_every_metric_is_one_row(filled, capsys, out
     assert json.loads(table["config"][0])["train"]["seed"] == 0
     rows = json.loads(told(capsys, "export", "--format", "json"))
     assert [row["value"] for row in rows] == [0.5, 0.25, 0.25, 1.5, None] and rows[0]["step"] == 2
-
-
-def test_when_the_facts_of_a_profile_are_asked_for_then_they_sum_up_its_runs(filled):
-    facts = runs.facts_of("tiny")
-    assert (facts["runs"], facts["failed"], facts["seconds"]) == (1, 0, 1.5)
-    assert facts["versions"] == [FACTS.versions] and facts["machines"] == [FACTS.machine]

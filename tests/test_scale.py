@@ -14,6 +14,7 @@ import pytest
 from big_database import EVALUATIONS, fill, jobs
 
 from lib.config import Evaluation, PatternSpec
+from lib.errors import SuiteError
 from suite.evals import EvalResult, Metric
 from suite.experiments.base import Job, tidy
 from suite.plan import estimate
@@ -90,11 +91,9 @@ def test_when_a_plan_is_compared_then_statements_grow_neither_with_the_database_
         assert len(one) == len(other) <= 12, question
 
 
-def test_when_all_runs_are_looked_at_then_it_is_in_a_few_statements(filled, monkeypatch):
-    monkeypatch.setattr(runs, "Database", lambda profile, **how: filled)
-    monkeypatch.setattr(filled, "close", lambda: None)
+def test_when_all_runs_are_looked_at_then_it_is_in_a_few_statements(filled):
     known = estimate.Estimator()
-    for look in (lambda: runs.overview(filled), lambda: runs.facts_of("big"), lambda: known.learn(filled)):
+    for look in (lambda: runs.overview(filled), lambda: known.learn(filled)):
         assert len(statements(filled, look)) <= 2
     assert len(known.speeds) == RUNS
 
@@ -120,7 +119,7 @@ def test_when_a_prefix_is_not_of_one_run_then_that_is_said(filled):
     unique = next(n for n in range(1, 17) if sum(key.startswith(keys[3][:n]) for key in keys) == 1)
     assert runs.find(filled, keys[3][:unique])["run"] == keys[3]
     for prefix, words in ((keys[3][:unique - 1], "several runs"), ("%", "no run"), (keys[-1] + "0", "no run")):
-        with pytest.raises(runs.SuiteError, match=words):
+        with pytest.raises(SuiteError, match=words):
             runs.find(filled, prefix)
 
 
@@ -179,7 +178,7 @@ def test_when_a_table_is_read_in_parts_then_the_page_gets_every_perplexity_and_a
     (tmp_path / "02.csv").write_text((tmp_path / "01_window_sweep.csv").read_text() + "x," * 26 + "\n")
     (tmp_path / "03.csv").write_text((tmp_path / "01_window_sweep.csv").read_text() + "x," * 27 + "\n")
     for damaged in ("02", "03"):
-        with pytest.raises(runs.SuiteError, match=f"{damaged}.csv.*delete the file"):
+        with pytest.raises(SuiteError, match=f"{damaged}.csv.*delete the file"):
             summary.read_tables(tmp_path, [damaged])
     (tmp_path / "04.csv").write_text((tmp_path / "01_window_sweep.csv").read_text().splitlines()[0] + "\n")
     assert len(summary.read_tables(tmp_path, ["04"])) == 0

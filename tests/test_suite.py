@@ -28,8 +28,7 @@ from suite.experiments import base
 from suite.plan import estimate
 from suite.plan import outlook as planning
 from suite.run import compare as comparison
-from suite.run import engine, places, stamps
-from suite.run.ray import engine as ray_engine
+from suite.run import engine, hosts, ray_hosts, stamps
 from suite.settings import profiles, progress
 
 
@@ -208,7 +207,7 @@ def test_when_jobs_differ_in_cost_then_the_longest_of_a_notebook_comes_first(hou
 def test_when_the_engine_is_ray_then_a_report_a_notebook_and_a_comparison_train_there(house, monkeypatch, capsys):
     asked = []
 
-    class Elsewhere(places.Local):
+    class Elsewhere(hosts.Local):
         def __init__(self, *given):
             super().__init__(1, FAKE)
             asked.append(given)
@@ -216,7 +215,7 @@ def test_when_the_engine_is_ray_then_a_report_a_notebook_and_a_comparison_train_
         def start(self, events):
             asked.append("started")
             return super().start(events)
-    monkeypatch.setattr(ray_engine, "Ray", Elsewhere)
+    monkeypatch.setattr(ray_hosts, "Ray", Elsewhere)
     house.notebook("01_a", job(1))
     assert house.run("report", "--engine", "ray", "--run-cpus", "4", "--run-gpus", "0.5") == 0
     assert asked == [(4, 0.5), "started"] and events("trained") == ["trained 1"]
@@ -231,8 +230,8 @@ def test_when_the_engine_is_ray_then_a_report_a_notebook_and_a_comparison_train_
 
 def test_when_ray_is_not_installed_then_the_error_says_so_before_anything_is_built(house, monkeypatch, capsys):
     house.notebook("01_a", job(1))
-    monkeypatch.setattr(ray_engine.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(suite, "opened", lambda options: pytest.fail("the corpus was built"))
+    monkeypatch.setattr(ray_hosts.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(suite, "opened", lambda *given: pytest.fail("the corpus was built"))
     assert house.run("report", "--engine", "ray") == 2
     assert capsys.readouterr().err.count("bootstrap.py ray") == 1
 
@@ -250,7 +249,7 @@ SNAPSHOT = progress.Snapshot(1, 3, 0, (progress.Active("Local, seed 1", "trainin
 
 def test_when_the_stream_is_a_log_then_there_is_at_most_a_line_in_the_given_time():
     stream = io.StringIO()
-    log = progress.Log(stream, every=0.2)
+    log = progress.Display(stream, 0.2, 0.2)
     begin = time.monotonic()
     while time.monotonic() - begin < 0.5:
         log.show(SNAPSHOT)
@@ -258,7 +257,7 @@ def test_when_the_stream_is_a_log_then_there_is_at_most_a_line_in_the_given_time
     lines = stream.getvalue().splitlines()
     assert len(lines) == 3 and lines[-1].endswith("3 runs finished")
     assert "1/3 runs, 2 min left; Local, seed 1: step 5/10, loss 2.500, 1,234 tokens/s" in lines[0]
-    assert isinstance(progress.display(stream), progress.Log)
+    assert type(progress.display(stream)) is progress.Display
 
 
 def test_when_the_stream_is_a_terminal_then_the_lines_are_redrawn_in_place():

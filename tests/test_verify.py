@@ -12,8 +12,10 @@ from small_run import RUN, trained
 from lib import paths
 from lib.config import DataConfig, Evaluation
 from suite.evals import evaluate
+from suite.cli import main
 from suite.run import verify
 from suite.run.database import Database, Facts, now
+from suite.settings.fingerprints import code_fingerprint, training_modules
 from suite.settings.machine import machine, versions
 
 ONE, TWO = Evaluation.of("task", count=16), Evaluation.of("alphas")
@@ -33,7 +35,7 @@ def database(tmp_path, monkeypatch) -> Database:
 
 
 def told(capsys, *arguments: str) -> tuple[int, str]:
-    status = verify.main([*arguments, "--profile", "smoke"])
+    status = main(["verify", *arguments, "--profile", "smoke"])
     both = capsys.readouterr()
     return status, both.out + both.err
 
@@ -91,11 +93,11 @@ def test_when_made_elsewhere_then_rounding_is_allowed_and_more_is_not(database, 
 def test_when_something_needed_is_missing_then_the_error_says_what(database, capsys):
     run = database.fingerprint(RUN)
     assert told(capsys, "abcdefgh") == (2, "error: no run of profile 'smoke' begins with 'abcdefgh': "
-                                           "see python -m suite.run.browse list\n")
+                                           "see python -m suite runs list\n")
     change(database, "update runs set code = 'of yesterday'")
     status, text = told(capsys, run)
     assert status == 2 and "other code" in text
-    change(database, "update runs set code = ?", database.describe(RUN, Facts({}, "", "", 1))["code"])
+    change(database, "update runs set code = ?", code_fingerprint(training_modules(RUN)))
     shutil.rmtree(paths.run_folder("smoke", run))
     status, text = told(capsys, run)
     assert status == 2 and "no finished weights" in text
@@ -107,7 +109,6 @@ def test_when_the_text_is_gone_then_the_error_says_how_to_get_it(database, capsy
     from dataclasses import replace
     from json import dumps
 
-    from suite.settings.fingerprints import code_fingerprint, training_modules
     text = replace(RUN, data=DataConfig.of("text"))
     change(database, "update runs set config = ?, data = 'some text', code = ?", dumps(text.to_dict()),
            code_fingerprint(training_modules(text)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
@@ -11,7 +11,7 @@ import pandas as pd
 from lib.config import Evaluation, RunConfig
 
 if TYPE_CHECKING:
-    from suite.run.browse import Database
+    from suite.run.database import Database
     from suite.settings.profiles import Profile
 
 
@@ -74,6 +74,15 @@ class Job:
         return cls(run, tuple(evaluations), Labels(**labels))
 
 
+def merged(jobs: Iterable[Job]) -> list[Job]:
+    """Equal runs as one job with the evaluations of all, in the order of their first appearance."""
+    by_run: dict[RunConfig, Job] = {}
+    for job in jobs:
+        known = by_run.get(job.run, job)
+        by_run[job.run] = replace(known, evaluations=tuple(dict.fromkeys((*known.evaluations, *job.evaluations))))
+    return list(by_run.values())
+
+
 @dataclass(frozen=True)
 class Parameters:
     """What every notebook's parameters cell holds; each experiment adds its own. The defaults are the profile `small`."""
@@ -125,7 +134,7 @@ COLUMNS: dict[str, str] = {
     "layer": "layer, from 0",
     "step": "optimiser step of the measurement; empty at the end of training",
     "value": "the value, in the unit of the measure",
-    "run": "fingerprint of the run (python -m suite.run.browse show <run>)",
+    "run": "fingerprint of the run (python -m suite runs show <run>)",
     "run_seconds": "wall time of the run's training, seconds",
     "run_tokens_per_s": "training throughput, tokens a second, one CPU thread unless stated",
     "run_peak_memory_mib": "peak resident memory of the training process, MiB",

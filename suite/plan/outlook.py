@@ -89,13 +89,13 @@ def rows(plans: Sequence[Planned], profile: Profile, corpus: Corpus | None,
     from suite.plan import counted
     from suite.plan.estimate import Estimator
     from suite.run.database import Database
-    from suite.run.engine import merged
+    from suite.experiments.base import merged
     known = corpus if corpus is not None else unbuilt()
     domains = len(getattr(corpus, "domains", ()) or profile.mixture) or DOMAINS
     database = Database(profile.name, known) if paths.database(profile.name).exists() else Fresh(known)
     estimator, found, before = Estimator.from_history(), [], {}
     for plan in plans:
-        own = merged(plan.jobs, database)
+        own = {database.fingerprint(job.run): job for job in merged(plan.jobs)}
         lacking = {database.fingerprint(job.run): job for job in database.missing(own.values())}
         new = {key: without(job, before.get(key, ())) for key, job in lacking.items()}
         train = [job.run for key, job in new.items() if key not in before and not database.trained(job.run)]
@@ -110,7 +110,7 @@ def rows(plans: Sequence[Planned], profile: Profile, corpus: Corpus | None,
                          seconds / 60 / profile.workers,
                          sum(speed.seconds(*each) for each in flops) / 3600 if speed else None))
         before |= {key: (*before.get(key, ()), *job.evaluations) for key, job in own.items()}
-    done = len(before) - len(database.missing(merged((job for plan in plans for job in plan.jobs), database).values()))
+    done = len(before) - len(database.missing(merged(job for plan in plans for job in plan.jobs)))
     return [*found, total(found, len(before), done)], not estimator.measured
 
 

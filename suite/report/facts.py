@@ -11,7 +11,8 @@ from typing import Any
 from lib import paths
 from lib.config import RunConfig
 from lib.errors import SuiteError
-from suite.run.browse import Database, settings
+from suite.run.browse import settings
+from suite.run.database import Database
 from suite.settings import profiles
 
 

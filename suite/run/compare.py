@@ -1,6 +1,6 @@
-"""A pattern beside dense, local and the best of each family at equal attended pairs: where a new idea stands, in one table.
+"""A pattern beside dense, local and the best of each family at equal attended pairs: where a new idea stands.
 
-The best of a family is the one with the lowest held-out loss in the profile's result tables; a family without results yet
+The best of a family is the model with the lowest held-out loss in the profile's result tables. A family without results
 is represented by the proposal of its document.
 """
 
@@ -22,12 +22,14 @@ from lib.patterns import Pattern, build
 from lib.patterns.matching import match_edges
 from suite.experiments.base import Job, Parameters
 from suite.experiments.common import Recipe, spec_of
-from suite.run.browse import Database, settings
+from suite.run.browse import settings
+from suite.run.database import Database
 from suite.run.engine import ensure
+from suite.settings.progress import text_table
 
 if TYPE_CHECKING:
     from lib.data import Corpus
-    from suite.run.places import Places
+    from suite.run.hosts import Hosts
     from suite.settings.profiles import Profile
 
 
@@ -39,21 +41,21 @@ class Entry:
     job: Job
 
 
-def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpus, places: Places | None = None) -> str:
+def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpus, hosts: Hosts | None = None) -> str:
     """Train `name` with the parameters `given` and its rivals at the profile's scale; the ranked table as text.
 
-    Every rival but dense attends as many pairs as the pattern at the training length, within 1 %; one that cannot is left
-    out, and the text says why.
+    Every rival but dense attends as many pairs as the pattern at the training length, within 1 %. The text says which
+    rivals cannot, and why.
     """
-    own = {parameter: value_of(text) for parameter, text in given.items()}
-    candidate = build(name, layers=profile.model.layers, heads=profile.model.heads, **own)
+    values = {parameter: value_of(text) for parameter, text in given.items()}
+    candidate = build(name, layers=profile.model.layers, heads=profile.model.heads, **values)
     parameters = Parameters(profile=profile.name, corpus=profile.corpus.folder)
     recipe = Recipe(parameters, profile)
     database = Database(profile.name, corpus)
     patterns, left_out = rivals(candidate, profile, champions(profile, database))
     entries = [Entry(title, pattern, Job.of(recipe.run(spec_of(pattern), seed), *recipe.perplexity(), series=title))
                for title, pattern in [(name, candidate), *patterns] for seed in parameters.seeds]
-    ensure([entry.job for entry in entries], profile.name, corpus, profile.workers, places=places)
+    ensure([entry.job for entry in entries], profile.name, corpus, profile.workers, hosts=hosts)
     return "\n".join([table(entries, database, profile.train.length), *left_out])
 
 
@@ -85,7 +87,8 @@ def champions(profile: Profile, database: Database) -> dict[str, Champion]:
     return best
 
 
-def rivals(candidate: Pattern, profile: Profile, best: Mapping[str, Champion]) -> tuple[list[tuple[str, Pattern]], list[str]]:
+def rivals(candidate: Pattern, profile: Profile,
+           best: Mapping[str, Champion]) -> tuple[list[tuple[str, Pattern]], list[str]]:
     """Dense, the comparators and one of each family at the candidate's pairs, and why some are missing."""
     length = profile.train.length
     near = round(candidate.pairs(length) / (length * candidate.layers) / 3)      # a third of the keys next to the query
@@ -96,19 +99,19 @@ def rivals(candidate: Pattern, profile: Profile, best: Mapping[str, Champion]) -
         "literature": ("Power-of-two reach", PatternSpec.of("power_attention")),
     }
     wanted = [("Local window", PatternSpec.of("local")), ("Random offsets", PatternSpec.of("random_offsets", window=near)),
-              *(best.get(family, own) for family, own in representatives.items())]
-    found: list[tuple[str, Pattern]] = [("Dense", build("dense", layers=candidate.layers, heads=candidate.heads))]
+              *(best.get(family, proposal) for family, proposal in representatives.items())]
+    patterns: list[tuple[str, Pattern]] = [("Dense", build("dense", layers=candidate.layers, heads=candidate.heads))]
     left_out = []
     for title, spec in wanted:
         try:
-            found.append((title, match_edges(spec.name, candidate, length, **dict(spec.parameters))))
+            patterns.append((title, match_edges(spec.name, candidate, length, **dict(spec.parameters))))
         except SuiteError as error:
             left_out.append(f"left out: {title}: {error}")
-    return [(title, pattern) for title, pattern in found if pattern != candidate], left_out
+    return [(title, pattern) for title, pattern in patterns if pattern != candidate], left_out
 
 
 def prime_below(length: int) -> int:
-    """The largest prime of at most `length`: with it as k every slope m/k is coprime, whatever m equal pairs ask for."""
+    """The largest prime of at most `length`: as k it makes every slope m/k coprime, whatever m equal pairs ask for."""
     return next((k for k in range(length, 1, -1) if all(k % d for d in range(2, math.isqrt(k) + 1))), 2)
 
 
@@ -119,12 +122,10 @@ def table(entries: list[Entry], database: Database, length: int) -> str:
         metrics = database.metrics(entry.job)
         nll = metrics[(metrics["measure"] == "nll") & metrics["step"].isna() & metrics["position"].isna()]
         rows.append((math.exp(nll["value"].mean()), number, entry, float(metrics["run_tokens_per_s"].iloc[0])))
-    own = rows[0][0]
-    cells = [("", "pattern", "perplexity", "against it", "pairs", "keys/query", "tokens/s", "settings")]
+    candidate, cells = rows[0][0], []
     for rank, (perplexity, number, entry, rate) in enumerate(sorted(rows, key=lambda row: row[:2]), start=1):
         pairs = entry.pattern.pairs(length)
-        cells.append((str(rank), f"{'> ' if number == 0 else '  '}{entry.name}", f"{perplexity:.2f}",
-                      f"{100 * (perplexity / own - 1):+.1f} %" if number else "", f"{pairs / 1e3:.0f}k",
-                      f"{pairs / (length * entry.pattern.layers):.1f}", f"{rate:,.0f}", settings(entry.job.run.pattern)))
-    return "\n".join(f"{rank:>2} {name:<28}" + "".join(f"{text:>12}" for text in numbers) + f"  {text}"
-                     for rank, name, *numbers, text in cells)
+        cells.append([rank, f"{'> ' if number == 0 else '  '}{entry.name}", f"{perplexity:.2f}",
+                      f"{100 * (perplexity / candidate - 1):+.1f} %" if number else "", f"{pairs / 1e3:.0f}k",
+                      f"{pairs / (length * entry.pattern.layers):.1f}", f"{rate:,.0f}", settings(entry.job.run.pattern)])
+    return text_table(["", "pattern", "perplexity", "against it", "pairs", "keys/query", "tokens/s", "settings"], cells)

@@ -1,8 +1,8 @@
-"""The experiment database: one SQLite file a profile, one row a run, its evaluations, metrics and arrays.
+"""The experiment database: one SQLite file per profile with runs, evaluations, metrics and arrays.
 
-A run is keyed by the fingerprint of its configuration, its data and the code that determines its result. What belongs
-together (a training with its metrics, an evaluation with its metrics and arrays) is written in one transaction, so that
-a process killed at any moment leaves all of it or nothing. WAL mode lets notebooks read while workers write.
+The key of a run is the fingerprint of its configuration, its data and the code that determines its result. A training
+with its metrics, or an evaluation with its metrics and arrays, is written in one transaction, so a process that is
+killed at any moment leaves all of it or nothing. In WAL mode notebooks read while workers write.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ import json
 import math
 import sqlite3
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from lib import paths
-from lib.config import Evaluation, RunConfig
+from lib.config import Evaluation, Metric, RunConfig, freeze
 from lib.errors import SuiteError
-from suite.run.schema import connect, transaction
-from suite.settings.fingerprints import (code_fingerprint, data_fingerprint,
-                                         evaluation_fingerprint,
-                                         run_fingerprint, training_modules)
+from suite.settings.fingerprints import (code_fingerprint, data_fingerprint, evaluation_fingerprint, run_fingerprint,
+                                         training_modules)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,9 +34,36 @@ if TYPE_CHECKING:
     from lib.data import Corpus
     from suite.experiments.base import Job
 
-AT_ONCE = 500                # runs that one statement asks for
+AT_ONCE = 500                # runs in one SQL statement
 METRIC_COLUMNS = ("measure", "value", "split", "variant", "length", "position", "layer", "step")
-WHOLE = ("length", "position", "layer", "step", "parameters")
+WHOLE = ("length", "position", "layer", "step")              # columns of whole numbers
+MEASURED = ("seconds", "tokens_per_s", "peak_memory_mib")    # columns of a run that a training measures
+SCHEMA = 2
+BUSY_SECONDS = 60
+TABLES = """
+create table runs (
+    id integer primary key, run text not null unique, pattern text not null, config text not null, data text not null,
+    code text not null, status text not null check (status in ('running', 'done', 'failed')), error text,
+    versions text not null, machine text not null, device text not null, threads integer not null,
+    started text not null, ended text, seconds real, tokens_per_s real, peak_memory_mib real, parameters integer,
+    spent text);                                                         -- JSON: seconds of the training by part
+create table evaluations (
+    id integer primary key, run_id integer not null references runs on delete cascade, evaluation text not null,
+    name text not null, parameters text not null, seconds real not null, ended text not null,
+    unique (run_id, evaluation));
+create table metrics (
+    run_id integer not null references runs on delete cascade,
+    evaluation_id integer references evaluations on delete cascade,      -- null: of the training
+    measure text not null, split text not null, variant text not null, length integer, position integer, layer integer,
+    step integer, value real not null);
+create table arrays (
+    evaluation_id integer not null references evaluations on delete cascade, name text not null, dtype text not null,
+    shape text not null, data blob not null, primary key (evaluation_id, name));
+create index metrics_of_a_run on metrics (run_id, evaluation_id);
+create index metrics_of_an_evaluation on metrics (evaluation_id);
+create index runs_by_status on runs (status);
+"""
+MIGRATIONS = {1: "alter table runs add column spent text"}     # from a schema to the next
 
 
 @dataclass(frozen=True)
@@ -46,7 +76,7 @@ class Facts:
 
 
 class Database:
-    """The runs of one profile, seen with one corpus (None: only runs on synthetic tasks have a fingerprint)."""
+    """The runs of one profile, for one corpus (None: only runs on synthetic tasks have a fingerprint)."""
 
     def __init__(self, profile: str, corpus: Corpus | None = None, *, create: bool = True) -> None:
         self.profile, self.corpus = profile, corpus
@@ -62,11 +92,14 @@ class Database:
     def fingerprint(self, run: RunConfig) -> str:
         return run_fingerprint(run, self.corpus)
 
-    # What is there
+    def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        return self.connection.execute(query, values).fetchall()
+
+    # Reading
 
     def facts(self, run: str) -> sqlite3.Row | None:
         """The row of a run by its fingerprint."""
-        return self.connection.execute("select * from runs where run = ?", (run,)).fetchone()
+        return next(iter(self.rows("select * from runs where run = ?", run)), None)
 
     def trained(self, run: RunConfig) -> bool:
         key = self.fingerprint(run)
@@ -77,52 +110,51 @@ class Database:
         return self.evaluations([run]).get(run, set())
 
     def evaluations(self, runs: Sequence[str]) -> dict[str, set[str]]:
-        """Fingerprints of the evaluations of those of `runs` that are trained; one statement for many of them."""
-        found: dict[str, set[str]] = {}
+        """The fingerprints of evaluations by run, for the trained ones among `runs`; one statement for many runs."""
+        stored: dict[str, set[str]] = {}
         for at in range(0, len(runs), AT_ONCE):
             some = runs[at:at + AT_ONCE]
-            query = f"""select run, evaluation from runs left join evaluations on run_id = runs.id
-                        where run in ({', '.join('?' * len(some))}) and status = 'done'"""
-            for row in self.connection.execute(query, some):
-                found.setdefault(row["run"], set()).update({row["evaluation"]} - {None})
-        return found
+            for row in self.rows(f"""select run, evaluation from runs left join evaluations on run_id = runs.id
+                                     where run in ({marks(some)}) and status = 'done'""", *some):
+                stored.setdefault(row["run"], set()).update({row["evaluation"]} - {None})
+        return stored
 
     def missing(self, jobs: Iterable[Job]) -> list[Job]:
-        """The jobs that need work, each with only the evaluations that it lacks, in order."""
-        asked = [(self.fingerprint(job.run), job) for job in jobs]
-        there, todo = self.evaluations([key for key, _ in asked]), []
-        for key, job in asked:
-            lacking = tuple(e for e in job.evaluations if evaluation_fingerprint(e) not in there.get(key, ()))
-            if lacking or key not in there:
+        """The jobs that need work, in order, each with only its missing evaluations."""
+        wanted = [(self.fingerprint(job.run), job) for job in jobs]
+        stored, todo = self.evaluations([key for key, _ in wanted]), []
+        for key, job in wanted:
+            lacking = tuple(e for e in job.evaluations if evaluation_fingerprint(e) not in stored.get(key, ()))
+            if lacking or key not in stored:
                 todo.append(replace(job, evaluations=lacking))
         return todo
 
     def metrics(self, job: Job) -> pd.DataFrame:
-        """The metrics of a finished job: of its own evaluations, and of its training by step.
+        """The metrics of a finished job: those of the job's evaluations, and those of the training by step.
 
         Columns: run, measure, value, split, variant, length, position, layer, step, parameters, run_seconds,
         run_tokens_per_s, run_peak_memory_mib. Raises `SuiteError` if the run or one of the evaluations is missing.
         """
         import pandas as pd
-        row = self.finished(job.run)
-        rows = list(self.rows_of("run_id = ? and evaluation_id is null", row["id"]))
+        run = self.finished(job.run)
+        query = f"select {', '.join(METRIC_COLUMNS)} from metrics where "
+        rows = self.rows(query + "run_id = ? and evaluation_id is null order by rowid", run["id"])
         for evaluation in job.evaluations:
-            rows += self.rows_of("evaluation_id = ?", self.evaluation_id(row, evaluation))
-        frame = pd.DataFrame([tuple(r) for r in rows], columns=list(METRIC_COLUMNS))
-        frame.insert(0, "run", row["run"])
-        frame = frame.assign(parameters=row["parameters"], run_seconds=row["seconds"], run_tokens_per_s=row["tokens_per_s"],
-                             run_peak_memory_mib=row["peak_memory_mib"])
-        return frame.astype({**dict.fromkeys(WHOLE, "Int64"), "value": "float64"})
+            rows += self.rows(query + "evaluation_id = ? order by rowid", self.evaluation_id(run, evaluation))
+        frame = pd.DataFrame([tuple(row) for row in rows], columns=list(METRIC_COLUMNS))
+        frame.insert(0, "run", run["run"])
+        frame = frame.assign(parameters=run["parameters"], **{f"run_{name}": run[name] for name in MEASURED})
+        return frame.astype({**dict.fromkeys((*WHOLE, "parameters"), "Int64"), "value": "float64"})
 
     def array(self, job: Job, evaluation: Evaluation, name: str) -> np.ndarray:
         """An array of a finished evaluation, for instance `nll` `[N windows, bins]` of a perplexity."""
         at = self.evaluation_id(self.finished(job.run), evaluation)
-        row = self.connection.execute("select * from arrays where evaluation_id = ? and name = ?", (at, name)).fetchone()
-        if row is None:
-            known = [r["name"] for r in self.connection.execute("select name from arrays where evaluation_id = ?", (at,))]
-            there = ", ".join(sorted(known)) or "none"
-            raise SuiteError(f"evaluation {evaluation.name!r} has no array {name!r} (known: {there})")
-        return np.frombuffer(row["data"], dtype=row["dtype"]).reshape(json.loads(row["shape"])).copy()
+        stored = self.rows("select * from arrays where evaluation_id = ? and name = ?", at, name)
+        if not stored:
+            names = [row["name"] for row in self.rows("select name from arrays where evaluation_id = ?", at)]
+            raise SuiteError(f"evaluation {evaluation.name!r} has no array {name!r} "
+                             f"(known: {', '.join(sorted(names)) or 'none'})")
+        return array_of(stored[0]).copy()
 
     def finished(self, run: RunConfig) -> sqlite3.Row:
         row = self.facts(self.fingerprint(run))
@@ -133,80 +165,195 @@ class Database:
 
     def evaluation_id(self, run: sqlite3.Row, evaluation: Evaluation) -> int:
         query = "select id from evaluations where run_id = ? and evaluation = ?"
-        row = self.connection.execute(query, (run["id"], evaluation_fingerprint(evaluation))).fetchone()
-        if row is None:
+        stored = self.rows(query, run["id"], evaluation_fingerprint(evaluation))
+        if not stored:
             wanted = f"{evaluation.name!r} with {dict(evaluation.parameters)}"
             raise SuiteError(f"the run {run['run']} has no evaluation {wanted} yet")
-        return row["id"]
+        return stored[0]["id"]
 
-    def rows_of(self, condition: str, key: int) -> Iterator[sqlite3.Row]:
-        columns = ", ".join(METRIC_COLUMNS)
-        yield from self.connection.execute(f"select {columns} from metrics where {condition} order by rowid", (key,))
+    # Writing
 
-    # What is written
-
-    def start(self, run: RunConfig, facts: Facts) -> None:
-        """A row that says that the run is being trained; the lock in the run's folder says whether that is still so."""
-        fields = {**self.describe(run, facts), "status": "running", "started": now(), "ended": None, "error": None}
-        with transaction(self.connection):
-            self.upsert(fields)
+    def record_start(self, run: RunConfig, facts: Facts) -> None:
+        """A row that says that the run is being trained; the lock in the run's folder says whether that still holds."""
+        self.upsert(run, facts, "running", started=now(), ended=None)
 
     def record_training(self, run: RunConfig, facts: Facts, result: Any, parameters: int, started: str) -> None:
-        """A finished training (`lib.train_run.TrainResult`) with its metrics by step, in one transaction."""
-        fields = {**self.describe(run, facts), "status": "done", "started": started, "ended": now(), "error": None,
-                  "seconds": result.seconds, "tokens_per_s": result.tokens_per_s, "peak_memory_mib": result.peak_memory_mib,
-                  "parameters": parameters, "spent": json.dumps(result.spent)}
+        """A finished training (`lib.training.TrainResult`) with its metrics by step, in one transaction."""
+        measured = {name: getattr(result, name) for name in MEASURED}
         with transaction(self.connection):
-            run_id = self.upsert(fields)
+            run_id = self.upsert(run, facts, "done", started=started, ended=now(), parameters=parameters,
+                                 spent=json.dumps(result.spent), **measured)
             self.connection.execute("delete from metrics where run_id = ? and evaluation_id is null", (run_id,))
-            self.insert_metrics(run_id, None, result.metrics, fields["run"])
+            self.insert_metrics(run_id, None, result.metrics, self.fingerprint(run))
 
     def record_evaluation(self, run: RunConfig, evaluation: Evaluation, result: Any, seconds: float) -> None:
         """A finished evaluation (`suite.evals.EvalResult`) with its metrics and arrays, in one transaction."""
-        row = self.finished(run)
-        key = evaluation_fingerprint(evaluation)
+        row, key = self.finished(run), evaluation_fingerprint(evaluation)
         with transaction(self.connection):
             self.connection.execute("delete from evaluations where run_id = ? and evaluation = ?", (row["id"], key))
-            at = self.connection.execute(
-                "insert into evaluations (run_id, evaluation, name, parameters, seconds, ended) values (?, ?, ?, ?, ?, ?)",
-                (row["id"], key, evaluation.name, json.dumps(dict(evaluation.parameters)), seconds, now())).lastrowid
+            at = self.insert("evaluations", dict(
+                run_id=row["id"], evaluation=key, name=evaluation.name, seconds=seconds, ended=now(),
+                parameters=json.dumps(dict(evaluation.parameters)))).lastrowid
             self.insert_metrics(row["id"], at, result.metrics, row["run"])
             for name, array in result.arrays.items():
                 array = np.ascontiguousarray(array)
                 if array.dtype.hasobject:
-                    raise TypeError(f"array {name!r} of evaluation {evaluation.name!r} holds Python objects, not numbers")
-                self.connection.execute("insert into arrays values (?, ?, ?, ?, ?)", (
-                    at, name, array.dtype.str, json.dumps(array.shape), array.tobytes()))
+                    raise TypeError(f"array {name!r} of evaluation {evaluation.name!r} holds no numbers")
+                self.insert("arrays", dict(evaluation_id=at, name=name, dtype=array.dtype.str,
+                                           shape=json.dumps(array.shape), data=array.tobytes()))
 
     def record_failure(self, run: RunConfig, facts: Facts, error: str) -> None:
         """Why a run ended without a result; a run that was trained before stays trained."""
-        if self.trained(run):
-            return
-        fields = {**self.describe(run, facts), "status": "failed", "started": now(), "ended": now(), "error": error}
-        with transaction(self.connection):
-            self.upsert(fields)
+        if not self.trained(run):
+            self.upsert(run, facts, "failed", started=now(), ended=now(), error=error)
 
-    def describe(self, run: RunConfig, facts: Facts) -> dict[str, Any]:
-        return {"run": self.fingerprint(run), "pattern": run.pattern.name, "config": json.dumps(run.to_dict()),
-                "data": data_fingerprint(run, self.corpus), "code": code_fingerprint(training_modules(run)),
-                "versions": json.dumps(facts.versions), "machine": facts.machine, "device": facts.device,
-                "threads": facts.threads}
+    def upsert(self, run: RunConfig, facts: Facts, status: str, **values: Any) -> int:
+        """Insert or replace the row of a run; returns its id."""
+        row = {"run": self.fingerprint(run), "pattern": run.pattern.name, "config": json.dumps(run.to_dict()),
+               "data": data_fingerprint(run, self.corpus), "code": code_fingerprint(training_modules(run)),
+               **vars(facts), "versions": json.dumps(facts.versions), "status": status, "error": None, **values}
+        updates = ", ".join(f"{name} = excluded.{name}" for name in row)
+        return self.insert("runs", row, f"on conflict (run) do update set {updates} returning id").fetchone()["id"]
 
-    def upsert(self, fields: dict[str, Any]) -> int:
-        names, updates = ", ".join(fields), ", ".join(f"{name} = excluded.{name}" for name in fields)
-        query = (f"insert into runs ({names}) values ({', '.join('?' * len(fields))}) "
-                 f"on conflict (run) do update set {updates} returning id")
-        return self.connection.execute(query, tuple(fields.values())).fetchone()["id"]
+    def insert(self, table: str, row: dict[str, Any], conflict: str = "") -> sqlite3.Cursor:
+        query = f"insert into {table} ({', '.join(row)}) values ({marks(row)}) {conflict}"
+        return self.connection.execute(query, tuple(row.values()))
 
     def insert_metrics(self, run_id: int, evaluation_id: int | None, metrics: Sequence[Any], run: str) -> None:
+        rows = []
         for m in metrics:
             if not math.isfinite(m.value):
-                raise SuiteError(f"run {run}: {m.measure} is {m.value} at step {m.step}: the training diverged; lower lr")
-        def whole(number: Any) -> int | None:            # SQLite would store a numpy integer as bytes
-            return None if number is None else int(number)
-        rows = [(run_id, evaluation_id, m.measure, m.split, m.variant, whole(m.length), whole(m.position), whole(m.layer),
-                 whole(m.step), float(m.value)) for m in metrics]
-        self.connection.executemany("insert into metrics values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+                raise SuiteError(f"run {run}: {m.measure} is {m.value} at step {m.step}: the training diverged; "
+                                 "lower lr")
+            # SQLite would store a numpy integer as bytes.
+            whole = [None if getattr(m, name) is None else int(getattr(m, name)) for name in WHOLE]
+            rows.append((run_id, evaluation_id, m.measure, m.split, m.variant, *whole, float(m.value)))
+        self.connection.executemany(f"insert into metrics values ({marks(range(10))})", rows)
+
+
+def marks(values: Iterable[Any]) -> str:
+    return ", ".join("?" for _ in values)
+
+
+def array_of(row: sqlite3.Row) -> np.ndarray:
+    """The array of a row of the table `arrays`, read-only."""
+    return np.frombuffer(row["data"], dtype=row["dtype"]).reshape(json.loads(row["shape"]))
+
+
+def packed(value: Any) -> Any:
+    """An argument of a `record_` method as JSON: the way of a result from another machine to the database."""
+    if isinstance(value, Evaluation):
+        return {"evaluation": [value.name, value.parameters]}
+    if isinstance(value, Facts):
+        return {"facts": vars(value)}
+    if not hasattr(value, "metrics"):
+        return value
+    content = {name: getattr(value, name) for name in ("spent", *MEASURED) if hasattr(value, name)}
+    content["metrics"] = [{name: x.item() if isinstance(x, np.generic) else x for name, x in vars(metric).items()}
+                          for metric in value.metrics]
+    content["arrays"] = {}
+    for name, array in getattr(value, "arrays", {}).items():
+        array = np.ascontiguousarray(array)
+        content["arrays"][name] = [array.dtype.str, array.shape, b64encode(array).decode()]
+    return {"result": content}
+
+
+def unpacked(value: Any) -> Any:
+    """The argument that `packed` made JSON of."""
+    if not isinstance(value, dict):
+        return value
+    (kind, content), = value.items()
+    if kind == "evaluation":
+        return Evaluation(content[0], freeze(dict(content[1])))
+    if kind == "facts":
+        return Facts(**content)
+    arrays = {name: np.frombuffer(b64decode(data), dtype).reshape(shape)
+              for name, (dtype, shape, data) in content["arrays"].items()}
+    return SimpleNamespace(**{**content, "arrays": arrays, "metrics": [Metric(**m) for m in content["metrics"]]})
+
+
+# The file
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing. `immediate` takes the write lock first, so that two writers wait instead of failing."""
+    connection.execute("begin immediate")
+    try:
+        yield
+    except BaseException:
+        connection.rollback()
+        raise
+    connection.commit()
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open or create the database. A file that is not one stays as it is; a `SuiteError` names it."""
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    try:
+        connection.execute(f"pragma busy_timeout = {BUSY_SECONDS * 1000}")
+        connection.execute("pragma foreign_keys = on")
+        prepare(connection, path)
+    except (sqlite3.DatabaseError, SuiteError) as error:
+        connection.close()
+        if isinstance(error, SuiteError) or isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+            raise
+        raise SuiteError(f"{path} is not a readable database ({error}): move it away, and finished runs are "
+                         "entered again") from None
+    return connection
+
+
+def prepare(connection: sqlite3.Connection, path: Path) -> None:
+    if version_of(connection, path) == SCHEMA:
+        return
+    switch_to_wal(connection)
+    with transaction(connection):                        # two processes may arrive here at once: one of them creates
+        version = version_of(connection, path)
+        for statement in TABLES.split(";") if version == 0 else [MIGRATIONS[n] for n in range(version, SCHEMA)]:
+            connection.execute(statement)
+        connection.execute(f"pragma user_version = {SCHEMA}")
+
+
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """The schema's number, 0 for an empty file. `SuiteError` for a newer schema and for another program's database."""
+    # One statement, so that both values are of one moment: another process may be creating the tables.
+    query = "select user_version, (select count(*) from sqlite_master) from pragma_user_version"
+    version, tables = connection.execute(query).fetchone()
+    if version > SCHEMA:
+        raise SuiteError(f"{path} was written by a newer version of the suite (schema {version}, this one knows "
+                         f"{SCHEMA}): update the suite, or move the file away")
+    if version == 0 and tables:
+        raise SuiteError(f"{path} is a database, but not of this suite: move it away")
+    return version
+
+
+def switch_to_wal(connection: sqlite3.Connection) -> None:
+    """WAL stays set in the file. The switch does not wait for other writers, so it is repeated."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("pragma journal_mode = wal").fetchall()
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+@contextmanager
+def claim(path: Path) -> Iterator[bool]:
+    """Hold the lock at `path`; False if another process or thread has it. The kernel frees it when its owner dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
 
 
 def now() -> str:

@@ -1,7 +1,7 @@
-"""The plan's missing runs, trained and evaluated by a bounded number of workers, here or on other machines (`suite.run.places`).
+"""Trains and evaluates the missing runs of a plan with a bounded number of workers (`suite.run.hosts`).
 
-`ensure` returns when every run is in the database. Runs that several experiments ask for are trained once, also when
-two suites run at the same time: each run is claimed by a lock, and one that another suite has in hand is waited for.
+`ensure` returns when every run is in the database. A run that several experiments ask for is trained once, also when
+two suites run at once: each run is claimed by a lock, and the engine waits for a run that another suite trains.
 """
 
 from __future__ import annotations
@@ -10,27 +10,54 @@ import queue
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib import paths
 from lib.text import duration
+from suite.experiments.base import merged
 from suite.plan.estimate import Estimator
 from suite.run.database import Database
-from suite.run.failures import EngineError, Failure, runs
-from suite.run.places import TAIL, Events, Local, Place, Places
+from suite.run.hosts import TAIL, Events, Host, Hosts, Local
 from suite.run.replicates import Further, numbered
-from suite.settings.fingerprints import evaluation_fingerprint
+from suite.settings.fingerprints import evaluation_fingerprint, run_fingerprint
 from suite.settings.progress import Active, Display, Snapshot, display
 
 if TYPE_CHECKING:
     from lib.data import Corpus
     from suite.experiments.base import Job
 
-BUSY_SECONDS = 0.5            # before a run that another suite has in hand is asked for again
-FIRST_STEPS = 0.05            # of a run's steps: before them its speed says little
+BUSY_SECONDS = 0.5            # before a run that another suite trains is tried again
+FIRST_STEPS = 0.05            # share of a run's steps before which its speed says little
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run has no result."""
+    label: str
+    reason: str
+    log: Path
+    tail: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        lines = "".join(f"\n    | {line}" for line in self.tail)
+        return f"{self.label}: {self.reason}{lines}\n    log: {self.log}"
+
+
+class EngineError(RuntimeError):
+    """Some runs failed; the others are in the database. `failures` are by fingerprint of the run."""
+
+    def __init__(self, failures: dict[str, Failure]) -> None:
+        self.failures = failures
+        details = [f"  {failure.text()}" for failure in failures.values()]
+        super().__init__("\n".join([f"{counted(len(failures))} failed; everything else is done and kept:", *details]))
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
 
 @dataclass
-class Task:
+class Assignment:
     """A run with all that is wanted of it."""
     job: Job
     fingerprint: str
@@ -42,11 +69,26 @@ class Task:
     state: Active = field(default_factory=lambda: Active(""))
 
     def message(self, profile: str, corpus: Corpus | None, slots: int) -> dict[str, Any]:
+        """What a worker is told. slots: how many workers share the machine; 0: no slot is needed."""
         evaluations = self.job.evaluations
         return {"profile": profile, "run": self.job.run.to_dict(), "fingerprint": self.fingerprint, "slots": slots,
                 "evaluations": [[e.name, e.parameters] for e in evaluations],
                 "evaluation_fingerprints": [evaluation_fingerprint(e) for e in evaluations],
                 "corpus": str(corpus.path) if corpus is not None and self.job.run.data.source == "text" else None}
+
+
+def counted(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs} runs"
+
+
+def assignments(jobs: Iterable[Job], database: Database | None, corpus: Corpus | None) -> list[Assignment]:
+    """The work that the database (None: an empty one) lacks: first seeds first, else in the order of the plan."""
+    wanted = merged(jobs)
+    replicates = dict(zip((job.run for job in wanted), numbered(job.run for job in wanted), strict=True))
+    tasks = [Assignment(job, run_fingerprint(job.run, corpus), label(job), replicate=replicates[job.run],
+                        trained=database is not None and database.trained(job.run))
+             for job in (database.missing(wanted) if database is not None else wanted)]
+    return sorted(tasks, key=lambda task: task.replicate)
 
 
 def label(job: Job) -> str:
@@ -55,32 +97,18 @@ def label(job: Job) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def merged(jobs: Iterable[Job], database: Database) -> dict[str, Job]:
-    """Equal runs as one, with the evaluations of all, in the order of their first appearance."""
-    found: dict[str, Job] = {}
-    for job in jobs:
-        key = database.fingerprint(job.run)
-        known = found.get(key, replace(job, evaluations=()))
-        found[key] = replace(known, evaluations=tuple(dict.fromkeys((*known.evaluations, *job.evaluations))))
-    return found
-
-
 class Engine:
-    def __init__(self, jobs: Iterable[Job], profile: str, corpus: Corpus | None, places: Places, shown: Display,
+    def __init__(self, jobs: Iterable[Job], profile: str, corpus: Corpus | None, hosts: Hosts, shown: Display,
                  on_news: Callable[[str, Failure | None], None], further: Further) -> None:
-        self.profile, self.corpus, self.places = profile, corpus, places
+        self.profile, self.corpus, self.hosts = profile, corpus, hosts
         self.shown, self.on_news, self.further = shown, on_news, further
         self.database = Database(profile, corpus)
-        self.all = merged(jobs, self.database)
-        missing = {self.database.fingerprint(job.run): job for job in self.database.missing(self.all.values())}
-        replicates = dict(zip(self.all, numbered(job.run for job in self.all.values()), strict=True))
-        self.pending = [Task(job, key, label(self.all[key]), self.database.trained(job.run), replicates[key])
-                        for key, job in missing.items()]
-        self.pending.sort(key=lambda task: task.replicate)      # stable: within a seed the order of the plan
+        self.pending = assignments(jobs, self.database, corpus)
+        todo = {task.fingerprint for task in self.pending}
+        self.there = list(dict.fromkeys(key for job in jobs if (key := self.database.fingerprint(job.run)) not in todo))
         self.seeds = 0                                 # a task of this replicate was the last to be ordered
-        self.there = [key for key in self.all if key not in missing]
         self.failures: dict[str, Failure] = {}
-        self.workers: list[Place] = []
+        self.workers: list[Host] = []
         self.events: Events = queue.Queue()
         self.estimator = Estimator(may_measure=False)
         self.done = self.deaths = 0
@@ -94,14 +122,14 @@ class Engine:
             self.on_news(key, None)
         try:
             if self.pending:
-                self.places.open(self.profile, self.corpus, self.shown.note)
-                if self.places.here:
+                self.hosts.open(self.profile, self.corpus, self.shown.note)
+                if self.hosts.here:
                     self.estimator = Estimator.from_history(may_measure=False)
                 self.loop()
         finally:
             for worker in self.workers:
                 worker.end()
-            self.places.close()
+            self.hosts.close()
             self.database.close()
             self.shown.close(self.summary(time.monotonic() - started))
         if self.failures:
@@ -111,10 +139,10 @@ class Engine:
         """One line on what was done."""
         if not self.done and not self.failures:
             begun = self.pending or any(worker.task for worker in self.workers)
-            return "" if begun else f"{runs(len(self.there))} there already"
+            return "" if begun else f"{counted(len(self.there))} there already"
         there = f", {len(self.there)} there already" if self.there else ""
         failed = f", {len(self.failures)} failed" if self.failures else ""
-        return f"{runs(self.done)} finished in {duration(seconds)}{there}{failed}"
+        return f"{counted(self.done)} finished in {duration(seconds)}{there}{failed}"
 
     def loop(self) -> None:
         while self.pending or any(worker.task for worker in self.workers):
@@ -127,16 +155,16 @@ class Engine:
                 pass
             self.shown.show(self.snapshot())
 
-    # Tasks to workers
+    # Work to workers
 
     def hand_out(self) -> None:
-        room = self.places.count()
+        room = self.hosts.count()
         wanted = min(room, len(self.pending) + sum(1 for worker in self.workers if worker.task))
         while len(self.workers) < wanted:
-            self.workers.append(self.places.start(self.events))
+            self.workers.append(self.hosts.start(self.events))
         idle = sorted((worker for worker in self.workers if worker.task is None), key=lambda worker: worker.ready)
         for worker in idle[:len(self.workers) - wanted]:
-            self.workers.remove(worker)                # nothing is left for it: what it holds, a GPU perhaps, is free again
+            self.workers.remove(worker)                # nothing is left for it: its GPU, if any, is free again
             worker.end()
         for worker in self.workers:
             task = self.next() if worker.ready and worker.task is None else None
@@ -144,7 +172,7 @@ class Engine:
                 task.state = Active(task.label)
                 worker.give(task, task.message(self.profile, self.corpus, room))
 
-    def next(self) -> Task | None:
+    def next(self) -> Assignment | None:
         """The first pending task whose time has come, unless another suite has finished it meanwhile."""
         now = time.monotonic()
         self.order_further_seeds()
@@ -166,7 +194,7 @@ class Engine:
 
     # Events from workers
 
-    def handle(self, worker: Place, event: dict[str, Any]) -> None:
+    def handle(self, worker: Host, event: dict[str, Any]) -> None:
         kind, task = event["event"], worker.task
         if worker not in self.workers:
             return                                     # news of one that was ended
@@ -191,29 +219,29 @@ class Engine:
             elif kind == "done":
                 self.finish(task)
 
-    def finish(self, task: Task) -> None:
+    def finish(self, task: Assignment) -> None:
         self.done += 1
         if task.state.tokens_per_s:
             self.estimator.add(task.job.run, task.state.tokens_per_s)
         self.on_news(task.fingerprint, None)
 
-    def fail(self, task: Task, reason: str, tail: tuple[str, ...] = ()) -> None:
+    def fail(self, task: Assignment, reason: str, tail: tuple[str, ...] = ()) -> None:
         log = paths.run_folder(self.profile, task.fingerprint) / "log.txt"
         self.failures[task.fingerprint] = Failure(task.label, reason, log, tail)
         self.on_news(task.fingerprint, self.failures[task.fingerprint])
 
-    def bury(self, worker: Place, how: str) -> None:
+    def bury(self, worker: Host, how: str) -> None:
         """A worker is dead: its run is tried again, from its checkpoint, by another."""
         self.workers.remove(worker)
         task, words = worker.task, worker.last_words()
         worker.end()
         if task is None:
             self.deaths += 1
-            if not worker.ready and self.deaths > max(self.places.attempts, self.places.count()):
+            if not worker.ready and self.deaths > max(self.hosts.attempts, self.hosts.count()):
                 self.give_up("a worker process does not start: " + how, words)
             return
         task.attempts += 1
-        if task.attempts < self.places.attempts:
+        if task.attempts < self.hosts.attempts:
             self.pending.insert(0, task)
             return
         log = paths.run_folder(self.profile, task.fingerprint) / "log.txt"
@@ -246,20 +274,20 @@ class Engine:
         estimator = self.estimator if self.estimator.knows else self.first_impression(tasks)
         if estimator.knows:
             remaining = [self.remaining(task, estimator) for task in [*tasks, *self.pending]]
-            self.seconds_left = max(sum(remaining) / max(1, self.places.count()), max(remaining, default=0.0))
+            self.seconds_left = max(sum(remaining) / max(1, self.hosts.count()), max(remaining, default=0.0))
         now = time.monotonic()
         self.estimate_due = now + max(1.0, 20 * (now - begin))
         return self.seconds_left
 
-    def first_impression(self, tasks: Iterable[Task]) -> Estimator:
-        """While no run has ended: the speed of those that train, once they are beyond their first steps, which compile."""
+    def first_impression(self, tasks: Iterable[Assignment]) -> Estimator:
+        """While no run has ended: the speed of the active runs beyond their first steps, which compile."""
         estimator = Estimator(may_measure=False)
         for task in tasks:
             if task.state.tokens_per_s and task.state.step >= FIRST_STEPS * (task.state.steps or 1):
                 estimator.add(task.job.run, task.state.tokens_per_s)
         return estimator
 
-    def remaining(self, task: Task, estimator: Estimator) -> float:
+    def remaining(self, task: Assignment, estimator: Estimator) -> float:
         run, state = task.job.run, task.state
         evaluations = sum(estimator.evaluation(run, e) for e in task.job.evaluations)
         if task.trained or state.stage.startswith("evaluating"):
@@ -272,14 +300,14 @@ class Engine:
 def ensure(jobs: Iterable[Job], profile: str, corpus: Corpus | None, workers: int | None = None,
            on_news: Callable[[str, Failure | None], None] = lambda run, failure: None, *,
            further: Further = lambda seeds: lambda job: 0, shown: Display | None = None,
-           places: Places | None = None) -> None:
+           hosts: Hosts | None = None) -> None:
     """Train and evaluate what the database of `profile` lacks of `jobs`; returns when all is there.
 
-    `on_news(run, failure)` is called when more of a run (its fingerprint) is in the database, with None, and in the end with
-    None or with why not all of it could be done. A worker that dies is replaced, and its run resumed once. Other runs go on
-    after a failure; in the end one `EngineError` names all that failed. First seeds come before second ones, whatever asks for
-    them; `further(n)`, called when n seeds of all are in hand or done, gives the order (a number a job) of the next ones.
-    Runs are trained in `workers` processes of this machine, or in `places`.
+    The engine calls `on_news(run, failure)`, run a fingerprint, when more of a run is in the database (failure None),
+    and in the end with None or with the reason why the run is not complete. A worker that dies is replaced, and its run
+    resumed once. Other runs go on after a failure; in the end one `EngineError` names all that failed. First seeds come
+    before second ones, whatever asks for them; `further(n)`, called when n seeds of all are in hand or done, gives the
+    order (a number per job) of the next ones. Runs are trained in `workers` processes of this machine, or on `hosts`.
     """
-    local = Local(workers) if workers else Local()
-    Engine(jobs, profile, corpus, places or local, shown or display(), on_news, further).run()
+    hosts = hosts or (Local(workers) if workers else Local())
+    Engine(list(jobs), profile, corpus, hosts, shown or display(), on_news, further).run()

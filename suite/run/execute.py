@@ -1,15 +1,14 @@
 """One notebook, executed with papermill in a process of its own.
 
-    python -m suite.run.execute NOTEBOOK.ipynb OUTPUT.ipynb [--parameters JSON]
+    python -m suite execute NOTEBOOK.ipynb OUTPUT.ipynb [--parameters JSON]
 
 The result appears in one step: whole, or, when a cell failed, as far as it came and marked as failed. Parameters are
-checked before anything starts. The kernel is this interpreter whatever kernels the user has installed; it is spoken to
+checked before anything starts. The kernel is this interpreter whatever kernels the user has installed. It is reached
 over sockets in a folder of its own, so that executions side by side cannot take one another's ports.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -47,34 +46,28 @@ class Execution:
 # Before anything starts
 
 def checked(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` as the notebook's parameters cell declares them; what papermill would let pass is a `SuiteError` here."""
-    return validated(values, declared_in(path), path.name)
+    """`values` as the notebook's parameters cell declares them. What papermill would let pass is a `SuiteError`."""
+    valid = validated(values, declared_in(path), path.name)
+    return {name: plain(value) for name, value in valid.items()}
 
 
 def declared_in(path: Path) -> dict[str, Declared]:
-    """What the parameters cell of a notebook declares."""
-    tagged = [cell for cell in read(path) if TAG in cell.get("metadata", {}).get("tags", [])]
-    if len(tagged) != 1 or tagged[0]["cell_type"] != "code":
-        raise SuiteError(f"{path.name}: {len(tagged)} cells are tagged {TAG!r}, one code cell must be (else papermill puts "
-                         "what it is given above the defaults). In JupyterLab: Property Inspector, Cell Tags")
-    source = tagged[0]["source"]
-    return parse_cell("".join(source) if isinstance(source, list) else source, path.name)
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """The notebook's cells, once its kernel is known to be the right one."""
+    """What the parameters cell of a notebook declares; the notebook must have the right kernel."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        cells, metadata = content["cells"], content["metadata"]
+        kernel = content["metadata"].get("kernelspec", {}).get("name")
+        tagged = [cell for cell in content["cells"] if TAG in cell.get("metadata", {}).get("tags", [])]
     except FileNotFoundError:
         raise SuiteError(f"{path} does not exist") from None
     except (ValueError, KeyError, TypeError) as error:
         raise SuiteError(f"{path} is not a notebook of version 4: {error}") from None
-    kernel = metadata.get("kernelspec", {}).get("name")
     if kernel != KERNEL:
-        raise SuiteError(f"{path.name}: the kernel is {kernel!r}, it must be {KERNEL!r}: choose 'Python 3' in JupyterLab, "
-                         "and save")
-    return cells
+        raise SuiteError(f"{path.name}: the kernel is {kernel!r}, it must be {KERNEL!r}: choose 'Python 3' in "
+                         "JupyterLab, and save")
+    if len(tagged) != 1 or tagged[0]["cell_type"] != "code":
+        raise SuiteError(f"{path.name}: {len(tagged)} cells are tagged {TAG!r}, one code cell must be (else papermill "
+                         "puts what it is given above the defaults). In JupyterLab: Property Inspector, Cell Tags")
+    return parse_cell("".join(tagged[0]["source"]), path.name)
 
 
 # The process that executes
@@ -89,15 +82,14 @@ def environment() -> dict[str, str]:
             "PYDEVD_DISABLE_FILE_VALIDATION": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
-class Process:
+class NotebookProcess:
     """An execution under way. It ends by itself when this process does, because then its standard input closes."""
 
     def __init__(self, notebook: Path, output: Path, parameters: Mapping[str, Any]) -> None:
         values = checked(notebook, parameters)
         self.notebook, self.started = notebook, time.monotonic()
         self.stdout, self.stderr = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+", errors="replace")
-        command = [sys.executable, "-m", "suite.run.execute", str(notebook), str(output),
-                   "--parameters", json.dumps(plain_values(values))]
+        command = [sys.executable, "-m", "suite", "execute", notebook, output, "--parameters", json.dumps(values)]
         self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self.stdout, stderr=self.stderr, text=True,
                                       env=environment(), cwd=paths.ROOT, start_new_session=True)
 
@@ -109,9 +101,9 @@ class Process:
         with self.stdout, self.stderr:
             self.stdout.seek(0)
             self.stderr.seek(0)
-            said, remarks = self.stdout.read(), self.stderr.read()
-        if status in (0, 1) and said.strip():
-            return Execution(json.loads(said.splitlines()[-1])["error"], seconds)
+            answer, remarks = self.stdout.read(), self.stderr.read()
+        if status in (0, 1) and answer.strip():
+            return Execution(json.loads(answer.splitlines()[-1])["error"], seconds)
         tail = "\n".join(remarks.splitlines()[-15:])
         return Execution(f"executing {self.notebook.name} ended with status {status}\n{tail}".strip(), seconds)
 
@@ -123,7 +115,7 @@ class Process:
 
 def execute(notebook: Path, output: Path, parameters: Mapping[str, Any]) -> Execution:
     """Execute `notebook` into `output`. `SuiteError` for wrong parameters, before anything starts."""
-    process = Process(notebook, output, parameters)
+    process = NotebookProcess(notebook, output, parameters)
     try:
         return process.wait()
     except BaseException:
@@ -131,14 +123,10 @@ def execute(notebook: Path, output: Path, parameters: Mapping[str, Any]) -> Exec
         raise
 
 
-def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: plain(value) for name, value in values.items()}
-
-
 # In that process
 
 def kernel_manager(folder: str) -> type:
-    """A kernel manager whose kernel is this interpreter and whose sockets are files in `folder` (a path has 100 bytes)."""
+    """A kernel manager whose kernel is this interpreter and whose sockets are files in `folder` ."""
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
 
@@ -162,12 +150,11 @@ def run(notebook: Path, output: Path, values: Mapping[str, Any], folder: str) ->
     partial = output.with_name(f".{output.stem}.partial.ipynb")
     partial.unlink(missing_ok=True)
     error = attempt(notebook, partial, values, folder)
-    source = partial if partial.exists() else notebook
-    node = nbformat.read(source, as_version=4)
+    node = nbformat.read(partial if partial.exists() else notebook, as_version=4)
     if error == DEAD:
         error = DEAD.format(cell=unfinished(node))
     node.metadata["suite"] = {"state": "failed" if error else "done", "error": error}
-    for key in ("input_path", "output_path"):                      # the place of the repository is nobody's business
+    for key in ("input_path", "output_path"):                      # where the repository lies is nobody's business
         if key in node.metadata.get("papermill", {}):
             node.metadata.papermill[key] = Path(node.metadata.papermill[key]).name
     nbformat.write(node, partial)
@@ -180,9 +167,11 @@ def attempt(notebook: Path, partial: Path, values: Mapping[str, Any], folder: st
     import papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
+    # Papermill fills its own fields into paths.
+    source, target = (str(path).replace("{", "{{").replace("}", "}}") for path in (notebook, partial))
     try:
         papermill.execute_notebook(
-            escaped(notebook), escaped(partial), dict(values), kernel_name=KERNEL, language="python", progress_bar=False,
+            source, target, dict(values), kernel_name=KERNEL, language="python", progress_bar=False,
             start_timeout=START_SECONDS, cwd=str(notebook.parent), kernel_manager_class=kernel_manager(folder))
     except PapermillExecutionError as error:
         return error_text(error)
@@ -200,28 +189,16 @@ def error_text(error: Any) -> str:
     return lines if last in lines else f"{lines}\n{last}".strip()
 
 
-def escaped(path: Path) -> str:
-    """A path with braces doubled, since papermill fills its own fields into paths."""
-    return str(path).replace("{", "{{").replace("}", "}}")
-
-
 def unfinished(node: NotebookNode) -> str:
     """The number of the cell that was running, among the code cells."""
     code = [cell for cell in node.cells if cell.cell_type == "code"]
-    for number, cell in enumerate(code, start=1):
-        if cell.metadata.get("papermill", {}).get("status") not in ("completed",) or cell.execution_count is None:
-            return f"{number} of {len(code)}"
-    return f"{len(code)} of {len(code)}"
-
-
-def short_folder() -> str:
-    """Where temporary files go, unless that is too long for a socket's path."""
-    folder = tempfile.gettempdir()
-    return folder if len(folder) < 60 else "/tmp"
+    done = [cell.metadata.get("papermill", {}).get("status") == "completed" and cell.execution_count is not None
+            for cell in code]
+    return f"{done.index(False) + 1 if False in done else len(code)} of {len(code)}"
 
 
 def end_with_parent(folder: str) -> None:
-    """Leave when standard input closes: the process that wanted the result is gone. The kernel polls for that itself."""
+    """Leave when standard input closes: the suite that wanted the result is gone. The kernel polls for that itself."""
     def watch() -> None:
         sys.stdin.read()
         shutil.rmtree(folder, ignore_errors=True)
@@ -229,24 +206,12 @@ def end_with_parent(folder: str) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def main(argv: list[str] | None = None) -> int:
-    """0: every cell ran; 1: a cell failed; 2: wrong input. The last line of the output is JSON with the error."""
-    parser = argparse.ArgumentParser(prog="python -m suite.run.execute", description=__doc__.splitlines()[0])
-    parser.add_argument("notebook", type=Path)
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--parameters", default="{}", help="JSON object of parameters for the notebook")
-    options = parser.parse_args(argv)
-    try:
-        values = checked(options.notebook, json.loads(options.parameters))
-        with tempfile.TemporaryDirectory(prefix="suite-", dir=short_folder()) as folder:
-            end_with_parent(folder)
-            error = run(options.notebook.resolve(), options.output.resolve(), plain_values(values), folder)
-    except SuiteError as error:
-        print(error, file=sys.stderr)
-        return 2
+def main(notebook: Path, output: Path, parameters: str) -> int:
+    """0: every cell ran; 1: a cell failed. The last line of the output is JSON with the error."""
+    values, home = checked(notebook, json.loads(parameters)), tempfile.gettempdir()
+    # The path of a socket has 100 bytes.
+    with tempfile.TemporaryDirectory(prefix="suite-", dir=home if len(home) < 60 else "/tmp") as folder:
+        end_with_parent(folder)
+        error = run(notebook.resolve(), output.resolve(), values, folder)
     print(json.dumps({"error": error}))
     return 1 if error else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Runs that repeat another with a further seed: trained after all first seeds, those first whose claims are still open."""
+"""Further seeds of a run: trained after all first seeds, and first where a claim is still undecided."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Further = Callable[[int], Callable[["Job"], int]]            # the number of see
 
 
 def apart_from_seed(run: RunConfig) -> RunConfig:
-    """What runs that differ in their seed only have in common."""
+    """The run with seed 0: equal for runs that differ in their seed only."""
     return replace(run, train=replace(run.train, seed=0))
 
 
 def numbered(runs: Iterable[RunConfig]) -> list[int]:
     """For each run, how many seeds of the same run stand before it: 0 for a first seed."""
     seen: dict[RunConfig, dict[int, int]] = {}
-    found = []
+    numbers = []
     for run in runs:
         seeds = seen.setdefault(apart_from_seed(run), {})
-        found.append(seeds.setdefault(run.train.seed, len(seeds)))
-    return found
+        numbers.append(seeds.setdefault(run.train.seed, len(seeds)))
+    return numbers
 
 
 def with_seeds(profile: Profile, count: int) -> Profile:
-    """The profile with the first `count` of each of its lists of seeds."""
+    """The profile with the first `count` seeds of each list of seeds."""
     def cut(parameters: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value[:count] if name.endswith("seeds") else value for name, value in parameters.items()}
     return replace(profile, notebooks={name: cut(own) for name, own in profile.notebooks.items()})

@@ -1,8 +1,8 @@
 """What is fresh: a notebook's stamp is the hash of all that determines its execution, kept beside the result.
 
-The stamp covers the notebook's source without outputs, its parameters, the profile, all of `lib` and `suite` (but not the report,
-which has a stamp of its own), the text and, of one notebook, the last benchmark. This module imports nothing heavy, since
-most of the time there is nothing to do.
+The stamp covers the notebook's source without outputs, its parameters, the profile, all of `lib` and `suite` (but not
+the report, which has its own stamp), the text and, for one notebook, the last benchmark. Nothing heavy is imported here,
+since most of the time there is nothing to do.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
-def contents(found: Iterable[Path]) -> str:
-    return fingerprint(*([str(path.relative_to(paths.ROOT)), digest(path)] for path in found))
+def contents(sources: Iterable[Path]) -> str:
+    return fingerprint(*([str(path.relative_to(paths.ROOT)), digest(path)] for path in sources))
 
 
 @lru_cache(maxsize=1)
 def library() -> str:
     """Hash of `lib` and `suite` without the report."""
-    return contents(path for package in ("lib", "suite") for path in files(paths.ROOT / package) if REPORT not in path.parents)
+    return contents(path for package in ("lib", "suite") for path in files(paths.ROOT / package)
+                    if REPORT not in path.parents)
 
 
 @lru_cache(maxsize=1)

@@ -1,18 +1,16 @@
-"""A worker process: trains and evaluates one run after another, as the engine tells it.
+"""A worker process trains and evaluates one run after another, as the engine tells it.
 
-    python -m suite.run.worker          JSON lines: tasks on standard input, events on standard output; ends with its input
+    python -m suite worker          JSON lines: tasks on standard input, events on standard output; ends with its input
 
-It claims a run by a lock on the run's folder, which the kernel releases when the process dies, however it dies. When
-its input ends, the engine is gone: the worker ends too, at once, whatever it is doing; the last checkpoint stays.
+It claims a run by a lock on the run's folder, which the kernel releases when the process dies, however it dies. The end
+of the input means that the engine is gone: the worker then ends at once; the last checkpoint stays.
 """
 
 from __future__ import annotations
 
-import base64
 import importlib
 import json
 import os
-import pickle
 import queue
 import signal
 import sys
@@ -20,18 +18,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Protocol
-
-from filelock import FileLock, Timeout
+from typing import Any
 
 from lib import paths
 from lib.config import Evaluation, RunConfig, freeze
 from lib.errors import SuiteError
 from lib.patterns import pattern_class
-from suite.run.database import Database, Facts, now
+from suite.run.database import Database, Facts, claim, now, packed
 from suite.settings.fingerprints import evaluation_fingerprint, run_fingerprint
 from suite.settings.machine import machine, versions
 
@@ -39,18 +34,6 @@ PROGRESS_SECONDS = 0.25
 SLOT_SECONDS = 0.2
 STALE = ("the code of this run has changed since this suite (or this notebook's kernel) started: "
          "start it again, so that code and results belong together")
-
-
-class Trainer(Protocol):
-    """What a worker does with a run. `train` returns model, result and number of parameters, and a finished run at once.
-
-    Tests put a quick one in the place of `Real`.
-    """
-    device: str
-
-    def corpus(self, path: str) -> Any: ...
-    def train(self, run: RunConfig, corpus: Any, folder: Path, progress: Callable[[dict], None]) -> tuple[Any, Any, int]: ...
-    def evaluate(self, evaluation: Evaluation, model: Any, run: RunConfig, corpus: Any) -> Any: ...
 
 
 class Channel:
@@ -65,7 +48,7 @@ class Channel:
     def read(self) -> None:
         for line in sys.stdin:
             self.tasks.put(json.loads(line))
-        os._exit(0)                                    # the engine is gone, or has no more work: no tidying up is needed
+        os._exit(0)                                    # the engine is gone, or has no more work: nothing to tidy up
 
     def say(self, event: str, **content: Any) -> None:
         try:
@@ -76,21 +59,13 @@ class Channel:
 
 @contextmanager
 def slot(count: int, waiting: Callable[[], None]) -> Iterator[None]:
-    """One of `count` places, shared by all suites with these outputs, so that two at once do not crowd the cores."""
-    folder = paths.outputs() / "slots"
-    folder.mkdir(parents=True, exist_ok=True)
+    """One of `count` slots, shared by all suites with these outputs, so that two suites do not crowd the cores."""
     while True:
         for number in range(count):
-            lock = FileLock(folder / f"{number}.lock", blocking=False)
-            try:
-                lock.acquire()
-            except Timeout:
-                continue
-            try:
-                yield
-            finally:
-                lock.release()
-            return
+            with claim(paths.outputs() / "slots" / f"{number}.lock") as mine:
+                if mine:
+                    yield
+                    return
         waiting()
         time.sleep(SLOT_SECONDS)
 
@@ -98,7 +73,7 @@ def slot(count: int, waiting: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def logging_to(path: Path, title: str) -> Iterator[None]:
     """Standard output and error, also of C code, appended to `path`."""
-    keep = os.dup(2)
+    terminal = os.dup(2)
     with open(path, "ab", buffering=0) as file:
         file.write(f"--- {now()} {title}\n".encode())
         os.dup2(file.fileno(), 1)
@@ -108,46 +83,45 @@ def logging_to(path: Path, title: str) -> Iterator[None]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.dup2(keep, 1)
-        os.dup2(keep, 2)
-        os.close(keep)
-
-
-class Reported(Database):
-    """A database of this machine alone, whose entries are told to the engine on another machine, which has the real one."""
-
-    def __init__(self, task: dict[str, Any], corpus: Any, channel: Channel) -> None:
-        super().__init__(task["profile"], corpus)
-        self.channel, self.known = channel, task["trained"]      # known: the real one has the training already
-
-    def start(self, *entry: Any) -> None:
-        super().start(*entry)
-        if not self.known:
-            self.tell("start", *entry)
-
-    def record_training(self, run: RunConfig, facts: Facts, result: Any, *rest: Any) -> None:
-        super().record_training(run, facts, result, *rest)
-        if not self.known:
-            without_model = SimpleNamespace(**{name: value for name, value in vars(result).items() if name != "model"})
-            self.tell("record_training", run, facts, without_model, *rest)
-
-    def record_evaluation(self, *entry: Any) -> None:
-        super().record_evaluation(*entry)
-        self.tell("record_evaluation", *entry)
-
-    def record_failure(self, *entry: Any) -> None:
-        super().record_failure(*entry)
-        self.tell("record_failure", *entry)
-
-    def tell(self, call: str, *entry: Any) -> None:
-        self.channel.say("record", call=call, arguments=base64.b64encode(pickle.dumps(entry)).decode())
+        os.dup2(terminal, 1)
+        os.dup2(terminal, 2)
+        os.close(terminal)
 
 
 class Worker:
-    def __init__(self, trainer: Trainer, channel: Channel) -> None:
-        self.trainer, self.channel, self.parent = trainer, channel, os.getppid()
-        self.facts = Facts(versions(), machine(), trainer.device, threads())
+    """Performs tasks: trains a run, unless its folder has the finished weights, and makes its evaluations.
+
+    Tests and `suite.run.torchrun` replace `train`; the rest stays.
+    """
+
+    def __init__(self, channel: Channel, device: str = "") -> None:
+        self.channel, self.parent = channel, os.getppid()
+        self.device = device or self.best_device()
+        torch = sys.modules.get("torch")
+        self.facts = Facts(versions(), machine(), self.device, torch.get_num_threads() if torch else 1)
         self.opened: dict[str, Any] = {}
+
+    def best_device(self) -> str:
+        """A GPU if there is one; on a CPU, as many threads as OMP_NUM_THREADS says."""
+        import torch
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    def open_corpus(self, path: str) -> Any:
+        from lib.data import Corpus
+        return Corpus(Path(path))
+
+    def train(self, run: RunConfig, corpus: Any, folder: Path, progress: Callable[[dict], None], **more: Any) -> Any:
+        """The result of the training, with the model; a run whose result is in `folder` is loaded at once."""
+        from suite.tasks import make_source
+        trainer = importlib.import_module(pattern_class(run.pattern.name).trainer)
+        return trainer.train_run(run, make_source(run.data, corpus), corpus, folder, progress, self.device, **more)
+
+    def evaluate(self, evaluation: Evaluation, model: Any, run: RunConfig, corpus: Any) -> Any:
+        from suite.evals import evaluate
+        return evaluate(evaluation, model, run, corpus, self.device)
+
+    # A task from its claim to its outcome
 
     def serve(self) -> None:
         self.channel.say("ready")
@@ -156,78 +130,80 @@ class Worker:
 
     def perform(self, task: dict[str, Any]) -> None:
         run = RunConfig.from_dict(task["run"])
-        evaluations = [Evaluation(name, freeze(dict(parameters))) for name, parameters in task["evaluations"]]
         folder = paths.run_folder(task["profile"], task["fingerprint"])
-        folder.mkdir(parents=True, exist_ok=True)
-        with slot(task["slots"], lambda: self.channel.say("progress", stage="waiting for a free place")):
-            lock = FileLock(folder / "lock", blocking=False)
-            try:
-                lock.acquire()
-            except Timeout:
-                self.channel.say("busy")
-                return
-            try:
-                with logging_to(folder / "log.txt", f"{run.pattern.name}, seed {run.train.seed}, process {os.getpid()}"):
-                    outcome = self.attempt(task, run, evaluations, folder)
-            finally:
-                lock.release()
+        title = f"{run.pattern.name}, seed {run.train.seed}, process {os.getpid()}"
+        waiting = slot(task["slots"], lambda: self.channel.say("progress", stage="waiting for a free place"))
+        with waiting if task["slots"] else nullcontext(), claim(folder / "lock") as mine:
+            outcome = {"event": "busy"}
+            if mine:
+                with logging_to(folder / "log.txt", title):
+                    outcome = self.attempt(task, run, folder)
         self.channel.say(**outcome)
 
-    def attempt(self, task: dict[str, Any], run: RunConfig, evaluations: list[Evaluation], folder: Path) -> dict[str, Any]:
+    def attempt(self, task: dict[str, Any], run: RunConfig, folder: Path) -> dict[str, Any]:
         """The run brought to its end; an exception becomes the event `failed`, with its traceback in the log."""
-        database = None
-        try:
-            corpus = self.corpus(task["corpus"])
-            check_fresh(task, run, evaluations, corpus)
-            database = Reported(task, corpus, self.channel) if task.get("away") else Database(task["profile"], corpus)
-            errors = self.finish(run, evaluations, folder, database)
-            return {"event": "failed", "error": "; ".join(errors)} if errors else {"event": "done"}
-        except Exception as error:                     # whatever it is, it belongs to this run alone: the others go on
-            traceback.print_exc()
-            if database is not None:
-                database.record_failure(run, self.facts, described(error))
-            return {"event": "failed", "error": described(error)}
-        finally:
-            if database is not None:
-                database.close()
+        def nothing(call: str, *given: Any) -> None:
+            """Until it is known that this is the run that the engine means."""
+
+        def entry(call: str, *given: Any) -> None:
+            getattr(database, call)(run, *given)
+
+        record = nothing
+        with ExitStack() as opened:
+            try:
+                corpus, key = self.corpus(task["corpus"]), task["fingerprint"]
+                evaluations = [Evaluation(name, freeze(dict(parameters))) for name, parameters in task["evaluations"]]
+                check_fresh(task, run, evaluations, corpus)
+                if "trained" in task:                  # the database is the engine's, on another machine
+                    trained, record = task["trained"], self.tell
+                else:
+                    database = opened.enter_context(closing(Database(task["profile"], corpus)))
+                    stored = database.evaluations([key])
+                    trained = key in stored
+                    evaluations = [e for e in evaluations if evaluation_fingerprint(e) not in stored.get(key, ())]
+                    record = entry
+                errors = self.finish(run, evaluations, trained, corpus, folder, record)
+            except Exception as error:                 # whatever it is, it belongs to this run alone: the others go on
+                traceback.print_exc()
+                record("record_failure", self.facts, described(error))
+                errors = [described(error)]
+        return {"event": "failed", "error": "; ".join(errors)} if errors else {"event": "done"}
+
+    def tell(self, call: str, *given: Any) -> None:
+        self.channel.say("record", call=call, given=list(map(packed, given)))
 
     def corpus(self, path: str | None) -> Any:
-        if path is None:
-            return None
-        if path not in self.opened:
-            self.opened[path] = self.trainer.corpus(path)
-        return self.opened[path]
+        if path is not None and path not in self.opened:
+            self.opened[path] = self.open_corpus(path)
+        return self.opened.get(path)
 
-    def finish(self, run: RunConfig, evaluations: list[Evaluation], folder: Path, database: Database) -> list[str]:
-        """Train, or load the weights of a finished training, and evaluate what is still missing.
+    def finish(self, run: RunConfig, evaluations: list[Evaluation], trained: bool, corpus: Any, folder: Path,
+               record: Callable[..., None]) -> list[str]:
+        """Train, or load the weights of a finished training, and make the missing evaluations.
 
         An evaluation that fails leaves the others to be made; the list says why each failed.
         """
-        there = database.evaluated(database.fingerprint(run))
-        lacking = [e for e in evaluations if evaluation_fingerprint(e) not in there]
-        trained, started, errors = database.trained(run), now(), []
-        if trained and not lacking:
+        if trained and not evaluations:
             return []                                  # another suite has just done it
+        started, errors = now(), []
         if not trained:
-            database.start(run, self.facts)
-        model, result, parameters = self.trainer.train(run, database.corpus, folder, self.progress())
+            record("record_start", self.facts)
+        result = self.train(run, corpus, folder, self.progress())
         if not trained:
-            database.record_training(run, self.facts, result, parameters, started)
+            parameters = sum(p.numel() for p in result.model.parameters())
+            record("record_training", self.facts, result, parameters, started)
             self.channel.say("recorded")
-        for evaluation in lacking:
+        for evaluation in evaluations:
             self.channel.say("progress", stage=f"evaluating {evaluation.name}")
             try:
-                self.evaluate(evaluation, model, run, database)
-            except Exception as error:                 # the experiments that did not ask for this one can do without
+                start = time.perf_counter()
+                measured = self.evaluate(evaluation, result.model, run, corpus)
+                record("record_evaluation", evaluation, measured, time.perf_counter() - start)
+                self.channel.say("recorded")
+            except Exception as error:                 # the experiments that do not ask for this one do without
                 traceback.print_exc()
                 errors.append(f"evaluation {evaluation.name}: {described(error)}")
         return errors
-
-    def evaluate(self, evaluation: Evaluation, model: Any, run: RunConfig, database: Database) -> None:
-        start = time.perf_counter()
-        measured = self.trainer.evaluate(evaluation, model, run, database.corpus)
-        database.record_evaluation(run, evaluation, measured, time.perf_counter() - start)
-        self.channel.say("recorded")
 
     def progress(self) -> Callable[[dict], None]:
         """A callback of the training loop: passes on step, loss and rate, a few times a second."""
@@ -235,12 +211,12 @@ class Worker:
 
         def report(state: dict[str, Any]) -> None:
             nonlocal last
-            if os.getppid() != self.parent:            # the end of the input says so too, unless something holds the pipe
+            if os.getppid() != self.parent:            # the input ends then too, unless something holds the pipe
                 os._exit(0)
             if time.monotonic() - last >= PROGRESS_SECONDS:
                 last = time.monotonic()
-                shown = {key: state[key] for key in ("step", "steps", "loss", "tokens_per_s") if state.get(key) is not None}
-                self.channel.say("progress", stage="training", **shown)
+                shown = {key: state.get(key) for key in ("step", "steps", "loss", "tokens_per_s")}
+                self.channel.say("progress", stage="training", **{k: v for k, v in shown.items() if v is not None})
         return report
 
 
@@ -250,45 +226,12 @@ def described(error: Exception) -> str:
 
 
 def check_fresh(task: dict[str, Any], run: RunConfig, evaluations: list[Evaluation], corpus: Any) -> None:
-    """A worker that starts later than its engine may hold newer code; then its results would get the wrong key."""
+    """A worker that starts later than its engine may hold newer code; its results would get the wrong key."""
     mine = [run_fingerprint(run, corpus), *map(evaluation_fingerprint, evaluations)]
     if mine != [task["fingerprint"], *task["evaluation_fingerprints"]]:
         raise SuiteError(STALE)
 
 
-class Real:
-    """The training and the evaluations of this suite, on a GPU if there is one."""
-
-    def __init__(self) -> None:
-        import torch
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    def corpus(self, path: str) -> Any:
-        from lib.data import Corpus
-        return Corpus(Path(path))
-
-    def train(self, run, corpus, folder, progress):
-        from suite.tasks import make_source
-        own = importlib.import_module(pattern_class(run.pattern.name).trainer)
-        result = own.train_run(run, make_source(run.data, corpus), corpus, folder, progress, self.device)
-        return result.model, result, sum(p.numel() for p in result.model.parameters())
-
-    def evaluate(self, evaluation, model, run, corpus):
-        from suite.evals import evaluate
-        return evaluate(evaluation, model, run, corpus, self.device)
-
-
-def threads() -> int:
-    torch = sys.modules.get("torch")
-    return torch.get_num_threads() if torch else 1
-
-
-def main(trainer: Callable[[], Trainer] = Real) -> None:
+def main(kind: Callable[[Channel], Worker] = Worker) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # Ctrl-C reaches the whole process group; the engine decides
-    channel = Channel()
-    Worker(trainer(), channel).serve()
-
-
-if __name__ == "__main__":
-    main()
+    kind(Channel()).serve()

@@ -1,142 +1,64 @@
-"""One progress display for the whole suite, in the form that suits where it is read.
-
-A terminal gets bars that are redrawn in place, Jupyter one output that is updated in place and ends as one short line,
-a log one line at most every half minute.
-"""
+"""How the suite shows its progress: in place in a terminal or a notebook, as few plain lines in a log."""
 
 from __future__ import annotations
 
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import TextIO
 
 from lib.text import duration
 
-LOG_SECONDS = 30.0            # at most one line in that time
-REDRAW_SECONDS = 0.5          # at most one redrawing in that time, in a terminal or a notebook
+LOG_SECONDS = 30.0            # between two lines of a log, at least
+REDRAW_SECONDS = 0.5          # between two updates in place, at least
 
 
 @dataclass(frozen=True)
 class Active:
-    """A run that a worker has in hand."""
+    """A run that a worker trains or evaluates now."""
     label: str
     stage: str = "starting"                    # starting, waiting, training, or the evaluation's name
     step: int = 0
     steps: int = 0
-    loss: float | None = None                  # nats a token
+    loss: float | None = None                  # nats per token
     tokens_per_s: float | None = None
 
     def text(self) -> str:
         if self.stage != "training":
             return f"{self.label}: {self.stage}"
-        parts = [f"step {self.step}/{self.steps}"]
-        if self.loss is not None:
-            parts.append(f"loss {self.loss:.3f}")
-        if self.tokens_per_s:
-            parts.append(f"{self.tokens_per_s:,.0f} tokens/s")
-        return f"{self.label}: {', '.join(parts)}"
+        loss = "" if self.loss is None else f", loss {self.loss:.3f}"
+        rate = f", {self.tokens_per_s:,.0f} tokens/s" if self.tokens_per_s else ""
+        return f"{self.label}: step {self.step}/{self.steps}{loss}{rate}"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """How far the work is. `left` is the estimated time to the end in seconds, None while nothing is known."""
+    """The state of the work. `left` is the estimated remaining time in seconds, None while nothing is known."""
     done: int
     total: int
     failed: int = 0
     active: tuple[Active, ...] = ()
     left: float | None = None
 
-    def summary(self) -> str:
+    def lines(self) -> list[str]:
         failed = f", {self.failed} failed" if self.failed else ""
         left = f", {duration(self.left)} left" if self.left is not None and self.done < self.total else ""
-        return f"{self.done}/{self.total} runs{failed}{left}"
+        return [f"{self.done}/{self.total} runs{failed}{left}", *(active.text() for active in self.active)]
 
 
-class Display(Protocol):
-    def show(self, snapshot: Snapshot) -> None: ...
-    def note(self, text: str) -> None: ...
-    def close(self, summary: str) -> None: ...
+class Display:
+    """A log. The other two redefine how a state is drawn, and what a note and the end look like."""
 
-
-class Terminal:
-    """A bar of the runs done, and below it a line for each active run."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream, self.bar, self.lines, self.drawn = stream, None, [], 0.0
+    def __init__(self, stream: TextIO, every: float = LOG_SECONDS, due: float = LOG_SECONDS) -> None:
+        self.stream, self.every, self.due = stream, every, time.monotonic() + due
 
     def show(self, snapshot: Snapshot) -> None:
-        if time.monotonic() - self.drawn < REDRAW_SECONDS:
-            return
-        self.drawn = time.monotonic()
-        if self.bar is None:
-            shape = "{desc} |{bar}| {n_fmt}/{total_fmt} runs  {elapsed} gone{postfix}"
-            self.bar = self.new_bar(0, total=snapshot.total, bar_format=shape)
-            self.bar.set_description_str("training", refresh=False)
-        while len(self.lines) < len(snapshot.active):
-            self.lines.append(self.new_bar(len(self.lines) + 1, total=0, bar_format="  {desc}"))
-        self.bar.total, self.bar.n = snapshot.total, snapshot.done
-        left = f"{duration(snapshot.left)} left" if snapshot.left is not None else ""
-        self.bar.set_postfix_str(f"{left}{f', {snapshot.failed} failed' * bool(snapshot.failed)}", refresh=False)
-        self.bar.refresh()
-        for line, active in zip(self.lines, [*snapshot.active, *[None] * len(self.lines)]):
-            line.set_description_str(active.text() if active else "")
+        if time.monotonic() >= self.due:
+            self.due = time.monotonic() + self.every
+            self.draw(snapshot)
 
-    def new_bar(self, position: int, **settings: Any) -> Any:
-        from tqdm import tqdm
-        return tqdm(file=self.stream, position=position, leave=False, dynamic_ncols=True, mininterval=0, **settings)
-
-    def note(self, text: str) -> None:
-        from tqdm import tqdm
-        tqdm.write(text, file=self.stream)
-
-    def close(self, summary: str) -> None:
-        for bar in [*reversed(self.lines), *([self.bar] if self.bar else [])]:
-            bar.close()
-        self.bar, self.lines = None, []
-        if summary:
-            print(summary, file=self.stream, flush=True)
-
-
-class Notebook:
-    """One output cell, updated in place; what is saved in the end is one line."""
-
-    def __init__(self) -> None:
-        self.handle, self.drawn = None, 0.0
-
-    def show(self, snapshot: Snapshot) -> None:
-        if time.monotonic() - self.drawn >= REDRAW_SECONDS:
-            self.drawn = time.monotonic()
-            self.draw("\n".join([snapshot.summary(), *(f"  {active.text()}" for active in snapshot.active)]))
-
-    def draw(self, text: str) -> None:
-        from IPython.display import DisplayHandle
-        content, metadata = {"text/plain": text}, {"progress": True}
-        if self.handle is None:
-            self.handle = DisplayHandle()
-            self.handle.display(content, raw=True, metadata=metadata)
-        else:
-            self.handle.update(content, raw=True, metadata=metadata)
-
-    def note(self, text: str) -> None:
-        print(text)
-
-    def close(self, summary: str) -> None:
-        if summary:
-            self.draw(summary)
-        self.handle = None
-
-
-class Log:
-    """Plain lines, few enough for a log of hours."""
-
-    def __init__(self, stream: TextIO, every: float = LOG_SECONDS) -> None:
-        self.stream, self.every, self.written = stream, every, time.monotonic()
-
-    def show(self, snapshot: Snapshot) -> None:
-        if time.monotonic() - self.written >= self.every:
-            self.written = time.monotonic()
-            self.note("; ".join([snapshot.summary(), *(active.text() for active in snapshot.active)]))
+    def draw(self, snapshot: Snapshot) -> None:
+        self.note("; ".join(snapshot.lines()))
 
     def note(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')}  {text}", file=self.stream, flush=True)
@@ -146,16 +68,82 @@ class Log:
             self.note(summary)
 
 
-def in_notebook() -> bool:
-    """Whether this process is a Jupyter kernel."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    return shell is not None and hasattr(shell, "kernel")
+class Terminal(Display):
+    """A bar and a line for each active run, redrawn in place below the notes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        super().__init__(stream, REDRAW_SECONDS, 0.0)
+        self.console = Console(file=stream)
+        self.bar = Progress(BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=self.console)
+        self.task = self.bar.add_task("")
+        # Standard error is not rich's: during a run it is the run's log.
+        self.live = Live(console=self.console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
+
+    def draw(self, snapshot: Snapshot) -> None:
+        from rich.console import Group
+        from rich.text import Text
+        state, *active = snapshot.lines()
+        self.bar.update(self.task, completed=snapshot.done, total=snapshot.total, description=state)
+        self.live.start()
+        lines = [Text(f"  {line}", no_wrap=True, overflow="ellipsis") for line in active]
+        self.live.update(Group(self.bar, *lines), refresh=True)
+
+    def note(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self, summary: str) -> None:
+        self.live.stop()
+        super().close(summary)
+
+
+class Notebook(Display):
+    """One output of a notebook's cell, updated in place. Its last text, one line, stays in the saved notebook."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stdout, REDRAW_SECONDS, 0.0)
+        self.handle = None
+
+    def draw(self, snapshot: Snapshot) -> None:
+        self.write("\n  ".join(snapshot.lines()))
+
+    def write(self, text: str) -> None:
+        from IPython.display import DisplayHandle
+        update = self.handle.update if self.handle else None
+        self.handle = self.handle or DisplayHandle()
+        (update or self.handle.display)({"text/plain": text}, raw=True, metadata={"progress": True})
+
+    def note(self, text: str) -> None:
+        print(text)
+
+    def close(self, summary: str) -> None:
+        if summary:
+            self.write(summary)
+        self.handle = None
 
 
 def display(stream: TextIO | None = None) -> Display:
     """The display that suits this process and `stream` (default: standard error)."""
-    if in_notebook():
+    ipython = sys.modules.get("IPython")
+    if hasattr(ipython.get_ipython() if ipython else None, "kernel"):
         return Notebook()
     stream = stream or sys.stderr
-    return Terminal(stream) if stream.isatty() else Log(stream)
+    return Terminal(stream) if stream.isatty() else Display(stream)
+
+
+def text_table(header: list[str], rows: list[list[str]], width: int = 0, shrink: int = 0) -> str:
+    """The rows as lines, text to the left, numbers to the right. If the lines are wider than `width` characters (0: no
+    limit), column number `shrink` is cut. By hand, since rich needs half a minute for ten thousand rows.
+    """
+    columns = [[str(cell) for cell in column] for column in zip(header, *rows)]
+    widths = [max(map(len, column)) for column in columns]
+    excess = sum(widths) + 2 * (len(widths) - 1) - width
+    if width and excess > 0:
+        widths[shrink] = room = max(8, widths[shrink] - excess)
+        columns[shrink] = [cell if len(cell) <= room else cell[:room - 2] + ".." for cell in columns[shrink]]
+    for number, (column, room) in enumerate(zip(columns, widths)):
+        right = all(not cell.strip("0123456789.,eM+-k%> ") for cell in column[1:])
+        columns[number] = [cell.rjust(room) if right else cell.ljust(room) for cell in column]
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns))

@@ -27,7 +27,7 @@ NAMES = {"dense": "Dense SDPA", "masked": "SDPA with a mask", "gather": "Materia
 def rows_of(parameters: Parameters, profile: Profile) -> list[Row]:
     """The measurements, made now where there are none of this machine and code; one line says what is measured."""
     shown = display()
-    say: Callable[[str], None] = shown.draw if isinstance(shown, Progress) else shown.note
+    say: Callable[[str], None] = shown.write if isinstance(shown, Progress) else shown.note
     rows = measured(parameters, profile, lambda line: say(f"measuring: {line}"))
     shown.close(f"{sum(row.ratio is not None for row in rows)} ratios")
     return rows

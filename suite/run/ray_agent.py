@@ -1,7 +1,7 @@
 """On a machine of a Ray cluster: one worker process, and a folder of its own in which it works as if it were alone.
 
-The driver (`suite.run.ray.engine`) gives it runs with their last checkpoints, hears their events, and fetches what they write.
-Nothing here needs a file system that the machines share.
+The suite's side (`suite.run.ray_hosts`) gives the agent runs with their last checkpoints, hears their events, and
+fetches the files that they write. The machines need no shared file system.
 """
 
 from __future__ import annotations
@@ -18,35 +18,36 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from lib import paths
 from lib.errors import SuiteError
 from lib.files import write_atomically
-from suite.run.places import Process
+from suite.run.database import claim
+from suite.run.hosts import Events, WorkerProcess
 from suite.settings.machine import versions
 
 CHECKPOINT, WEIGHTS, RESULT, LOG = "checkpoint.pt", "model.safetensors", "result.json", "log.txt"
 PROGRESS_SECONDS = 1.0        # between two reports of a run's step: enough for eyes, little for a network
 
 Signature = tuple[int, int, int]                       # inode, time, size: another file has another
-Content = np.ndarray | None                            # uint8: what Ray hands on without a copy; None: there is no such file
+Content = np.ndarray | None                            # uint8, which Ray passes on without a copy; None: no such file
 
 
 def scratch() -> Path:
-    """What a machine keeps for the suite: texts by fingerprint, a folder a worker. `TMPDIR` of `ray start` moves it."""
+    """What a machine keeps for the suite: texts, and a folder per worker. `TMPDIR` of `ray start` moves it."""
     return Path(tempfile.gettempdir()) / f"sparse-attention-suite-{os.getuid()}"
 
 
 class Agent:
-    """A Ray actor. `perform` gives a run's events; `changed` is called while it does."""
+    """A Ray actor. `perform` gives a run's events; the suite calls `changed` meanwhile."""
 
     def __init__(self, command: Sequence[str], settings: Mapping[str, str]) -> None:
         """command: arguments of this machine's Python; settings: further environment variables of the worker."""
         self.home, self.lock = own_folder(scratch() / "places")
         os.environ["SUITE_OUTPUTS"] = str(self.home / "outputs")
-        self.events: queue.Queue[tuple[Any, dict[str, Any]]] = queue.Queue()
-        self.process = Process([sys.executable, *command], self.events, settings)
+        self.events: Events = queue.Queue()
+        self.process = WorkerProcess([sys.executable, *command], self.events, settings)
         self.run, self.text = paths.outputs(), ""
 
     def ready(self) -> dict[str, Any]:
@@ -54,39 +55,35 @@ class Agent:
         return {**self.heard(), "versions": versions(), "outputs": str(paths.outputs())}
 
     def heard(self) -> dict[str, Any]:
-        """The worker's next event; the last one with its last words."""
+        """The worker's next event; `died` comes with the worker's last words."""
         _, event = self.events.get()
         return {**event, "words": self.process.last_words()} if event["event"] == "died" else event
 
     def perform(self, message: dict[str, Any], files: Mapping[str, Content]) -> Iterator[dict[str, Any]]:
         """The events of one run, which goes on from `files`, until `done`, `failed`, `busy` or `died`."""
         folder = paths.run_folder(message["profile"], message["fingerprint"])
-        shutil.rmtree(folder.parent, ignore_errors=True)               # of the run before: the driver has it
+        shutil.rmtree(folder.parent, ignore_errors=True)               # the run before, which the suite has fetched
         for name, content in files.items():
             write_atomically(folder / name, content.data)
-        self.run, last, stage = folder, 0.0, ""
+        self.run, due, stage = folder, 0.0, ""
         self.process.give(None, {**message, "corpus": self.text if message["corpus"] else None})
         while True:
             event = self.heard()
-            if event["event"] == "progress" and event["stage"] == stage and time.monotonic() - last < PROGRESS_SECONDS:
+            if event["event"] == "progress" and event["stage"] == stage and time.monotonic() < due:
                 continue
-            last, stage = time.monotonic(), event.get("stage", "")
+            due, stage = time.monotonic() + PROGRESS_SECONDS, event.get("stage", "")
             yield event
             if event["event"] in ("done", "failed", "busy", "died"):
                 return
 
     def changed(self, known: Mapping[str, Signature]) -> dict[str, tuple[Signature, Content]]:
-        """The files of the run in hand that are not as `known`, in an order in which a run at work leaves no gap: where the
+        """The files of the present run that are not as `known`, read in an order that leaves no gap: where the
         checkpoint is gone, result and weights are there."""
-        found = {}
-        for name in (CHECKPOINT, RESULT, WEIGHTS, LOG):
-            signature, content = read(self.run / name, known.get(name))
-            if signature != known.get(name):
-                found[name] = (signature, content)
-        return found
+        files = {name: read(self.run / name, known.get(name)) for name in (CHECKPOINT, RESULT, WEIGHTS, LOG)}
+        return {name: file for name, file in files.items() if file[0] != known.get(name)}
 
     def has_text(self, path: str, fingerprint: str) -> bool:
-        """Whether the corpus is here: at the driver's path, if the machines share a file system, or sent before."""
+        """Whether the corpus is here: at the suite's path, if the machines share a file system, or sent before."""
         from lib.data import Corpus
         for folder in (Path(path), texts() / fingerprint):
             try:
@@ -111,19 +108,18 @@ class Agent:
             shutil.rmtree(partial, ignore_errors=True)
             for name, parts in files.items():
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
-                digest = hashlib.sha256()
-                with open(partial / name, "wb") as file:
+                with open(partial / name, "wb+") as file:
                     for part in parts:
-                        content = ray.get(part)
-                        digest.update(content)
-                        file.write(content)
-                if digest.hexdigest() != sums.get(name, digest.hexdigest()):
-                    raise SuiteError(f"{name} of the corpus is not as its manifest says: delete the corpus's folder, and it "
-                                     "is built again")
+                        file.write(ray.get(part))
+                    file.seek(0)
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                if digest != sums.get(name, digest):
+                    raise SuiteError(f"{name} of the corpus is not as its manifest says: delete the corpus's folder, "
+                                     "and it is built again")
             shutil.rmtree(texts() / fingerprint, ignore_errors=True)
             partial.rename(texts() / fingerprint)
         if not self.has_text("", fingerprint):
-            raise SuiteError(f"the corpus that was sent to {texts() / fingerprint} is not the one that is wanted")
+            raise SuiteError(f"the corpus that was sent to {texts() / fingerprint} is not the wanted one")
 
     def close(self) -> None:
         """End the worker and leave nothing behind but the texts."""
@@ -136,15 +132,13 @@ def texts() -> Path:
 
 
 def own_folder(folder: Path) -> tuple[Path, FileLock]:
-    """A new folder in `folder`, locked while this process lives. Those of processes that were killed are deleted."""
+    """A new folder in `folder`, locked while this process lives. The folders of killed processes are deleted."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with FileLock(folder / "lock"):
-        for left in [path for path in folder.iterdir() if path.is_dir()]:
-            try:
-                with FileLock(left / "lock", blocking=False):
-                    shutil.rmtree(left, ignore_errors=True)
-            except Timeout:
-                continue                               # it is in use
+        for other in [path for path in folder.iterdir() if path.is_dir()]:
+            with claim(other / "lock") as abandoned:
+                if abandoned:
+                    shutil.rmtree(other, ignore_errors=True)
         own = Path(tempfile.mkdtemp(dir=folder))
         lock = FileLock(own / "lock", thread_local=False)
         lock.acquire()
@@ -152,7 +146,7 @@ def own_folder(folder: Path) -> tuple[Path, FileLock]:
 
 
 def read(path: Path, known: Signature | None = None) -> tuple[Signature | None, Content]:
-    """A file's signature and content, of one moment though it may be replaced; no content where it is as `known`."""
+    """Signature and content of a file, of one moment though it may be replaced; no content if it is as `known`."""
     try:
         with open(path, "rb") as file:
             facts = os.fstat(file.fileno())

@@ -1,67 +1,69 @@
-"""Runs on the machines of a Ray cluster. The driver, which is the suite itself, alone writes into the database.
+"""Runs on the machines of a Ray cluster. The suite's own process alone writes into the database.
 
 Ray finds the machines, starts a worker where a run's GPUs and CPUs are free, and says when one is lost. Checkpoints,
-weights and logs come to the driver's outputs as the runs go on, so that a run whose machine dies goes on elsewhere, and
-the machines need share no file system. `docs/many_machines.md` is for the person who uses it.
+weights and logs come to the suite's outputs as the runs go on, so a run whose machine dies goes on elsewhere, and the
+machines need no shared file system. docs/many_machines.md is for the person who uses it.
 """
 
 from __future__ import annotations
 
-import base64
 import importlib.util
+import logging
 import math
 import os
-import pickle
 import queue
+import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from lib import paths
 from lib.errors import SuiteError, require
 from lib.files import write_atomically
-from suite.run.database import Database
-from suite.run.places import TAIL, THREADS, Events
-from suite.run.ray.agent import (CHECKPOINT, LOG, RESULT, WEIGHTS, Agent,
-                                 Signature, read)
-from suite.run.ray.connection import SETTINGS, connect, reason
+from suite.run.database import Database, claim, unpacked
+from suite.run.hosts import TAIL, THREADS, Events, Hosts
+from suite.run.ray_agent import CHECKPOINT, LOG, RESULT, WEIGHTS, Agent, Signature, read
 from suite.settings.machine import versions
 
 if TYPE_CHECKING:
     from lib.data import Corpus
-    from suite.run.engine import Task
+    from suite.run.engine import Assignment
 
-FETCH_SECONDS = 60.0          # between two checkpoints of a run that are fetched: what a machine that dies costs at most
-FETCH_SHARE = 0.05            # of the time, at most: large ones are fetched less often
-LOOK_SECONDS = 2.0            # between two looks at which machines there are
+FETCH_SECONDS = 60.0          # between two fetched checkpoints of a run: what a machine that dies costs at most
+FETCH_SHARE = 0.05            # of the time, at most: large checkpoints are fetched less often
+LOOK_SECONDS = 2.0            # between two looks at the machines
 WAIT_SECONDS = 60.0           # without any worker, before the person is told what may be the matter
-PART = 2 ** 26                # bytes of a corpus that are one Ray object
+ANSWER_SECONDS = 10.0         # for a cluster's address to answer
+PART = 2 ** 26                # bytes of a corpus in one Ray object
+# Ray reads its own settings when it is imported. The first: no warning that this will be its default some day.
+SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "RAY_USAGE_STATS_ENABLED": "0"}            # a cluster that is started here reports to nobody
+CODE = ("lib", "suite", "data_prep", "pyproject.toml")          # what the machines are sent of this folder
 
 
 class Lost(Exception):
-    """A worker is gone: the reason in a few words, and what was heard last."""
+    """A worker is gone: the reason in a few words, and the last lines that were heard."""
 
     def __init__(self, reason: str, words: Sequence[str] = ()) -> None:
         super().__init__(reason)
         self.words = tuple(words)[-TAIL:]
 
 
-class Ray:
-    """Room on a cluster: that of `RAY_ADDRESS`, else one that this machine is part of, else this machine alone."""
+class Ray(Hosts):
+    """Room on a cluster: the one of `RAY_ADDRESS`, else one that this machine is part of, else this machine alone."""
     attempts = 4                                       # machines come and go: more often than a process dies here
     here = False
 
-    def __init__(self, cpus: int | None = None, gpus: float | None = None, command: Sequence[str] = ("-m", "suite.run.worker"),
-                 every: float = FETCH_SECONDS) -> None:
+    def __init__(self, cpus: int | None = None, gpus: float | None = None,
+                 command: Sequence[str] = ("-m", "suite", "worker"), every: float = FETCH_SECONDS) -> None:
         """cpus, gpus: of each run; None: 1 GPU where the cluster has any, and 1 CPU. every: `FETCH_SECONDS`.
 
-        Raises `SuiteError` at once where Ray is not installed or a number makes no sense.
+        Raises `SuiteError` at once if Ray is not installed or a number makes no sense.
         """
         if importlib.util.find_spec("ray") is None:
             raise SuiteError("the engine ray needs Ray, which is not installed here; `make report ENGINE=ray` and "
@@ -72,28 +74,28 @@ class Ray:
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
         self.cpus, self.gpus, self.command, self.every = cpus or 1, gpus, command, every
-        self.transfers = threading.Lock()              # one checkpoint at a time: the driver's network is one
+        self.transfers = threading.Lock()              # one checkpoint at a time: there is one network here
         self.looked, self.room, self.started, self.told = 0.0, 0, [], False
         self.mine, self.parts = False, None
 
     def open(self, profile: str, corpus: Corpus | None, note: Callable[[str], None]) -> None:
-        """Join the cluster. `SuiteError` if there is none at the address, or none of its machines has room for a run."""
+        """Join the cluster. `SuiteError` if there is none at the address, or no machine has room for a run."""
         import ray
         self.profile, self.corpus, self.note = profile, corpus, note
+        log = paths.profile_outputs(profile) / "ray.log"
         if not ray.is_initialized():
-            connect(paths.profile_outputs(profile) / "ray.log")
+            connect(log)
             self.mine = True
         machines = self.machines()
         if self.gpus is None:
             self.gpus = 1 if any(machine.get("GPU") for machine in machines) else 0
         if self.count() == 0:
-            most = {kind: max((machine.get(kind, 0) for machine in machines), default=0) for kind in ("CPU", "GPU")}
+            cpus, gpus = (max((machine.get(kind, 0) for machine in machines), default=0) for kind in ("CPU", "GPU"))
             raise SuiteError(f"a run needs {self.share()}, and no machine of the Ray cluster has as many (at most "
-                             f"{most['CPU']:g} CPUs and {most['GPU']:g} GPUs on one of {len(machines)}): "
+                             f"{cpus:g} CPUs and {gpus:g} GPUs on one of {len(machines)}): "
                              "ask for fewer with --run-cpus and --run-gpus, or add machines")
         note(f"Ray: {self.room} runs side by side, each on {self.share()} (--run-cpus, --run-gpus), on "
-             f"{'1 machine' if len(machines) == 1 else f'{len(machines)} machines'}; its messages: "
-             f"{paths.profile_outputs(profile) / 'ray.log'}")
+             f"{len(machines)} machine{'s' * (len(machines) != 1)}; its messages: {log}")
 
     def share(self) -> str:
         """What a run has to itself."""
@@ -106,7 +108,7 @@ class Ray:
         return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
     def count(self) -> int:
-        """Runs that the machines there now have room for, whether or not others use them too."""
+        """Runs that the machines now have room for, whether or not others use the machines too."""
         if time.monotonic() - self.looked > LOOK_SECONDS:
             self.looked = time.monotonic()
             self.room = sum(self.fits(machine) for machine in self.machines())
@@ -114,8 +116,8 @@ class Ray:
         return self.room
 
     def fits(self, machine: dict[str, float]) -> int:
-        fits = [machine.get("CPU", 0) / self.cpus] + ([machine.get("GPU", 0) / self.gpus] if self.gpus else [])
-        return math.floor(min(fits))
+        shares = {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
+        return math.floor(min(machine.get(kind, 0) / share for kind, share in shares.items()))
 
     def tell_if_waiting(self) -> None:
         """Once, if nothing trains although there is something to train."""
@@ -123,16 +125,15 @@ class Ray:
         if waiting and not self.told and not any(worker.ready for worker in waiting) and (
                 time.monotonic() - max(worker.born for worker in waiting) > WAIT_SECONDS):
             self.told = True
-            self.note(f"no worker has started yet; if others use the cluster, this waits until {self.share()} are free on a "
-                      "machine (`ray status` says who has them)")
+            self.note(f"no worker has started yet; if others use the cluster, this waits until {self.share()} are free "
+                      "on a machine (`ray status` says who has them)")
 
-    def start(self, events: Events) -> Worker:
+    def start(self, events: Events) -> RayWorker:
         import ray
         threads = dict.fromkeys(THREADS, str(self.cpus)) | ({} if self.gpus else {"CUDA_VISIBLE_DEVICES": ""})
-        options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_restarts": 0, "max_concurrency": 8,
-                   "scheduling_strategy": "SPREAD"}
-        agent = ray.remote(Agent).options(**options).remote(list(self.command), threads)
-        self.started.append(Worker(self, agent, events))
+        agent = ray.remote(Agent).options(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_concurrency=8,
+                                          scheduling_strategy="SPREAD").remote(list(self.command), threads)
+        self.started.append(RayWorker(self, agent, events))
         return self.started[-1]
 
     def parcel(self) -> tuple[dict[str, list[Any]], dict[str, str]]:
@@ -152,24 +153,24 @@ class Ray:
             ray.shutdown()
 
 
-class Worker:
-    """An agent on some machine, as the engine sees it: `suite.run.places.Place`. Its thread follows the runs that it is given."""
+class RayWorker:
+    """An agent on some machine, as the engine sees it (`suite.run.hosts.Host`). Its thread follows the runs."""
 
     def __init__(self, cluster: Ray, agent: Any, events: Events) -> None:
         self.cluster, self.agent, self.events = cluster, agent, events
-        self.task: Task | None = None
+        self.task: Assignment | None = None
         self.ready = self.ended = False
         self.born, self.words = time.monotonic(), ()
-        self.tasks: queue.Queue[tuple[Task, dict[str, Any]] | None] = queue.Queue()
+        self.tasks: queue.Queue[tuple[Assignment, dict[str, Any]] | None] = queue.Queue()
         self.thread = threading.Thread(target=self.serve, daemon=True)
         self.thread.start()
 
-    def give(self, task: Task, message: dict[str, Any]) -> None:
+    def give(self, task: Assignment, message: dict[str, Any]) -> None:
         self.task = task
         self.tasks.put((task, message))
 
     def end(self) -> None:
-        """At once; the machine's folder is tidied up if it answers."""
+        """At once; the machine's folder is tidied up if the machine answers."""
         import ray
         self.ended = True
         self.tasks.put(None)
@@ -195,7 +196,7 @@ class Worker:
             self.events.put((self, {"event": "died", "how": reason(error)}))
 
     def meet(self, first: dict[str, Any]) -> None:
-        """The machine must have what this one has, or its results would not belong to the others."""
+        """The machine must have the versions of this one, or its results would not belong to the others."""
         if first["event"] == "died":
             raise Lost(first["how"], first["words"])
         for name, version in versions().items():
@@ -204,25 +205,21 @@ class Worker:
                 raise Lost(f"a machine has {name} {other}, this one {version}: make the same environment there")
         self.outputs = first["outputs"]
 
-    def perform(self, task: Task, message: dict[str, Any]) -> dict[str, Any]:
+    def perform(self, task: Assignment, message: dict[str, Any]) -> dict[str, Any]:
         """A run brought to its end elsewhere; the event that says how it ended. The lock in its folder is held here."""
         folder = paths.run_folder(message["profile"], task.fingerprint)
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / "lock", blocking=False)
-        try:
-            lock.acquire()
-        except Timeout:
-            return {"event": "busy"}
-        try:
+        with claim(folder / "lock") as mine:
+            if not mine:
+                return {"event": "busy"}
             with closing(Database(message["profile"], self.cluster.corpus)) as database:
                 return self.follow(Mirror(self.agent, folder, self.cluster), database, task, message)
-        finally:
-            lock.release()
 
-    def follow(self, mirror: Mirror, database: Database, task: Task, message: dict[str, Any]) -> dict[str, Any]:
+    def follow(self, mirror: Mirror, database: Database, task: Assignment, message: dict[str, Any]) -> dict[str, Any]:
         import ray
-        self.supply_text(message)
-        message = {**message, "slots": 1, "away": True, "trained": database.trained(task.job.run)}
+        corpus, run = self.cluster.corpus, task.job.run
+        if message["corpus"] and not ray.get(self.agent.has_text.remote(message["corpus"], corpus.fingerprint)):
+            ray.get(self.agent.receive_text.remote(corpus.fingerprint, *self.cluster.parcel()))
+        message = {**message, "slots": 0, "trained": database.trained(run)}
         for reference in self.agent.perform.remote(message, mirror.files()):
             event = ray.get(reference)
             if event["event"] == "died":
@@ -230,29 +227,20 @@ class Worker:
                 raise Lost(event["how"], event["words"])
             if event["event"] in ("done", "failed"):
                 mirror.fetch()
-                return {name: self.at_home(value) for name, value in event.items()}
+                # The run's folder is here now, under another name than on that machine.
+                return {name: value.replace(self.outputs, str(paths.outputs())) for name, value in event.items()}
             if event["event"] == "record":
                 if event["call"] == "record_training":
                     mirror.fetch()                     # as a worker here: first the weights, then their row
-                getattr(database, event["call"])(*pickle.loads(base64.b64decode(event["arguments"])))
+                getattr(database, event["call"])(run, *map(unpacked, event["given"]))
             else:
                 self.events.put((self, event))
                 mirror.fetch_if_due()
         raise Lost("its events ended early")
 
-    def supply_text(self, message: dict[str, Any]) -> None:
-        import ray
-        corpus = self.cluster.corpus
-        if message["corpus"] and not ray.get(self.agent.has_text.remote(message["corpus"], corpus.fingerprint)):
-            ray.get(self.agent.receive_text.remote(corpus.fingerprint, *self.cluster.parcel()))
-
-    def at_home(self, text: str) -> str:
-        """What a message calls a folder of that machine, as it is called here, where its files are now."""
-        return text.replace(self.outputs, str(paths.outputs()))
-
 
 class Mirror:
-    """The driver's folder of a run, kept like the machine's: its checkpoint from time to time, all of it in the end."""
+    """The suite's folder of a run, kept like the machine's: its checkpoint from time to time, all of it in the end."""
 
     def __init__(self, agent: Any, folder: Path, cluster: Ray) -> None:
         self.agent, self.folder, self.cluster = agent, folder, cluster
@@ -261,20 +249,18 @@ class Mirror:
 
     def files(self) -> dict[str, np.ndarray]:
         """What an earlier attempt left here."""
-        found = {name: read(self.folder / name)[1] for name in (CHECKPOINT, WEIGHTS, RESULT, LOG)}
-        return {name: content for name, content in found.items() if content is not None}
+        contents = {name: read(self.folder / name)[1] for name in (CHECKPOINT, WEIGHTS, RESULT, LOG)}
+        return {name: content for name, content in contents.items() if content is not None}
 
     def fetch_if_due(self) -> None:
         """Unless another run's files are on their way: the next event is soon enough."""
-        if time.monotonic() >= self.due and self.cluster.transfers.acquire(blocking=False):
-            self.take()
+        if time.monotonic() >= self.due:
+            self.fetch(wait=False)
 
-    def fetch(self) -> None:
-        self.cluster.transfers.acquire()
-        self.take()
-
-    def take(self) -> None:
+    def fetch(self, wait: bool = True) -> None:
         import ray
+        if not self.cluster.transfers.acquire(blocking=wait):
+            return
         begin = time.monotonic()
         try:
             changed = ray.get(self.agent.changed.remote(self.known))
@@ -283,7 +269,7 @@ class Mirror:
                 if content is not None:
                     write_atomically(self.folder / name, content.data)
                     self.known[name] = signature
-            if RESULT in self.known:                   # the run is trained: as on that machine, its checkpoints are not needed
+            if RESULT in self.known:                   # the run is trained: as on that machine, without checkpoints
                 for path in self.folder.glob("checkpoint*.pt"):
                     path.unlink()
         finally:
@@ -291,8 +277,58 @@ class Mirror:
         self.due = time.monotonic() + max(self.cluster.every, (time.monotonic() - begin) / FETCH_SHARE)
 
 
-def parts(path: Path) -> Any:
+def parts(path: Path) -> Iterator[bytes]:
     """A file's bytes, `PART` at a time."""
     with open(path, "rb") as file:
         while content := file.read(PART):
             yield content
+
+
+# The cluster
+
+def connect(log: Path) -> None:
+    """Join the cluster; what Ray has to say goes to the file `log`, since its bursts would tear the display."""
+    import ray
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address.startswith("ray://"):
+        raise SuiteError(f"RAY_ADDRESS = {address!r} is not valid: start the suite on a machine of the cluster (its "
+                         "first one, for instance), with RAY_ADDRESS=auto")
+    silence(log)
+    others = [f"/{path.name}" for path in paths.ROOT.iterdir() if path.name not in CODE]
+    try:
+        if ":" in address:                             # Ray itself would try for minutes, and print its attempts
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+        ray.init(log_to_driver=False, logging_level=logging.ERROR,
+                 runtime_env={"working_dir": str(paths.ROOT), "excludes": [*others, "__pycache__"]})
+    except Exception as error:                         # Ray raises whatever occurs to it, plain `Exception` among them
+        what = f"no Ray cluster answers at RAY_ADDRESS = {address!r}" if address else "Ray does not start here"
+        raise SuiteError(f"{what} ({first_line(error)}): start one with `ray start --head` and name its address, or "
+                         "unset RAY_ADDRESS to use this machine alone") from error
+
+
+def silence(log: Path) -> None:
+    """What the machines' Ray reports goes into `log`: Ray prints it whatever `log_to_driver` says, without a switch."""
+    import ray._private.worker as internals
+    log.parent.mkdir(parents=True, exist_ok=True)
+
+    def keep(data: dict[str, Any], *_: Any, **__: Any) -> None:
+        with open(log, "a", encoding="utf-8") as file:
+            now, lines = time.strftime("%H:%M:%S"), data.get("lines", ())
+            file.writelines(f"{now} ({data.get('pid')}) {line}\n" for line in lines)
+    if hasattr(internals, "print_to_stdstream"):
+        internals.print_to_stdstream = keep
+
+
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def reason(error: Exception) -> str:
+    """Why a worker is lost, in a few words."""
+    from ray.exceptions import RayActorError, RayError, RayTaskError
+    if isinstance(error, RayTaskError):
+        return first_line(error.cause) if isinstance(error.cause, Exception) else first_line(error)
+    if isinstance(error, RayActorError):
+        return "its machine is gone" if "node" in str(error).lower() else "its process on that machine is gone"
+    return f"{type(error).__name__}: {first_line(error)}" if isinstance(error, RayError) else str(error)
