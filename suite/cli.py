@@ -81,7 +81,8 @@ def plan(profile: ProfileName = "small", corpus: Folder = "",
     loaded = load(profile, corpus)
     asked = gpus.key(gpu) if gpu else None                 # a wrong name is said before anything is counted
     plans = [planning.planned(loaded, name) for name in planning.notebooks()]
-    print(planning.outlook(plans, loaded, existing(loaded.corpus), asked, as_json=json))
+    view = planning.outlook(plans, loaded, existing(loaded.corpus), asked or planning.default_gpu(plans))
+    print(view.json() if json else view.text())
 
 
 @app.command()

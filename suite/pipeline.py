@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from lib import paths
 from lib.errors import SuiteError
 from lib.text import duration
-from suite.plan.outlook import Planned, as_text, notebooks, planned, rows
+from suite.plan.outlook import Planned, notebooks, outlook, planned
 from suite.report import NotebookStatus
 from suite.run import execute, stamps
 from suite.run.replicates import by_need, with_seeds
@@ -69,10 +69,10 @@ class Pipeline:
 
     def announce(self, plans: Sequence[Planned]) -> None:
         """What will be trained, what is there already and how long it will take, before it starts."""
-        found, timed = rows(plans, self.profile, self.corpus)
-        if found[-1].to_train or found[-1].evaluations:
+        view = outlook(plans, self.profile, self.corpus)
+        if view.total.to_train or view.total.evaluations:
             elsewhere = "\nthese are times of this machine; those of the cluster show as its runs train" if self.hosts else ""
-            self.shown.note(as_text(found, self.profile, timed) + elsewhere)
+            self.shown.note(view.text() + elsewhere)
 
     def plan(self, name: str) -> Planned | None:
         """A notebook's plan; an experiment that cannot even plan has failed, and is said so on the page."""

@@ -16,7 +16,7 @@ from lib.config import RunConfig, TrainConfig
 from lib.errors import SuiteError
 from lib.patterns import build
 from suite.experiments import experiment
-from suite.plan.flops import training_flops
+from suite.plan.cost import training_flops
 from suite.settings import profiles
 from suite.study import tables
 from suite.study.conclusions import (compared, grown, listing, not_higher,

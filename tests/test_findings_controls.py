@@ -12,7 +12,8 @@ import pytest
 from made_up_results import MadeUpDatabase, one, results
 
 from lib import paths as where
-from lib.patterns import build, expected
+from lib.patterns import build
+from lib.patterns.expected_pairs import pairs_of_draws
 from suite.experiments import experiment
 from suite.experiments.power_law_sigma import draws_for
 from suite.settings import profiles
@@ -65,8 +66,8 @@ def test_when_draws_are_counted_out_for_a_budget_then_the_drawn_graphs_have_its_
         m, wanted = draws_for(sigma, budget, radius, length), np.minimum(budget, np.arange(length) + 1).sum()
         pattern = build("power_law", layers=8, mode="draws", sigma=sigma, draws=m, window=radius)
         drawn = np.mean([pattern.mask(layer, length).sum() for layer in range(8)])
-        assert drawn == pytest.approx(wanted, rel=0.01) and drawn == pytest.approx(expected.draws(sigma, m, radius, length), rel=0.01)
-        assert expected.draws(sigma, m - 1, radius, length) < wanted or expected.draws(sigma, m + 1, radius, length) > wanted
+        assert drawn == pytest.approx(wanted, rel=0.01) and drawn == pytest.approx(pairs_of_draws(sigma, m, radius, length), rel=0.01)
+        assert pairs_of_draws(sigma, m - 1, radius, length) < wanted or pairs_of_draws(sigma, m + 1, radius, length) > wanted
 
 
 def test_when_a_layer_hardly_learns_then_its_gradient_norm_says_so():

@@ -18,12 +18,11 @@ from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
 from lib.errors import SuiteError
 from lib.fused import ops
 from lib.model import Transformer, build_model
-from lib.patterns import expected
+from lib.patterns.expected_pairs import expected_pairs
 from suite import evals
 from suite.experiments import experiment
-from suite.plan import counted, flops, gpu_hours, gpus
+from suite.plan import cost, gpus
 from suite.plan import outlook as planning
-from suite.plan import paper_matrix
 from suite.settings import profiles
 
 SMALL = ModelConfig(vocab=50, d_model=24, layers=2, heads=4, kv_heads=2, head_dim=6, hidden=40)
@@ -61,24 +60,24 @@ def test_when_there_is_no_driver_then_no_gpu_is_seen(monkeypatch, tmp_path):
 def test_when_drawn_keys_are_counted_then_the_mean_is_that_of_many_drawn_graphs_and_others_are_exact():
     for more in ({}, {"reach": 40}):
         drawn = patterns.build("power_law", layers=60, heads=2, mode="draws", draws=25, sigma=0.7, window=3, **more)
-        assert expected.pairs(drawn, 90) == pytest.approx(drawn.pairs(90), rel=0.01)
+        assert expected_pairs(drawn, 90) == pytest.approx(drawn.pairs(90), rel=0.01)
         found = 0.0                                                # by the law itself, query by query and distance by distance
         for i in range(90):
             law = {d: d ** -1.7 for d in range(1, min(i, more.get("reach", 90)) + 1)}
             found += min(i, 3) + 1 + sum(1 - (1 - q / sum(law.values())) ** 25 for d, q in law.items() if d > 3)
-        assert expected.pairs(drawn, 90) == pytest.approx(60 * found, rel=1e-9)
+        assert expected_pairs(drawn, 90) == pytest.approx(60 * found, rel=1e-9)
     certain = patterns.build("power_law", layers=1, mode="draws", draws=3, sigma=0.7, window=0)
-    assert expected.pairs(certain, 2) == 3.0                       # the second query draws the first token for certain
+    assert expected_pairs(certain, 2) == 3.0                       # the second query draws the first token for certain
     for name, own in (("power_law", {"budget": 9, "window": 2}), ("scaled_base", {}), ("dense", {})):
         pattern = patterns.build(name, layers=2, heads=2, **own)
-        assert expected.pairs(pattern, 50) == pattern.pairs(50)
+        assert expected_pairs(pattern, 50) == pattern.pairs(50)
 
 
 def test_when_a_plan_asks_twice_then_a_pattern_is_counted_once(monkeypatch):
     asked = []
-    monkeypatch.setattr(expected, "pairs", lambda pattern, length: asked.append(length) or 1.0)
+    monkeypatch.setattr(cost, "expected_pairs", lambda pattern, length: asked.append(length) or 1.0)
     for _ in range(3):
-        counted.attended(PatternSpec.of("local", window=37), 3, 5, 71)
+        cost.attended_pairs(PatternSpec.of("local", window=37), 3, 5, 71)
     assert asked == [71]
 
 
@@ -92,11 +91,11 @@ def test_when_evaluations_are_counted_then_they_are_the_tokens_that_the_model_se
         seen = defaultdict(int)
         for call in model.calls:
             seen[call["shape"][1]] += math.prod(call["shape"])
-        told = {length: tokens for _, length, tokens in counted.passes(run, evaluation, len(CORPUS.domains))}
+        told = {length: tokens for _, length, tokens in cost.forward_passes(run, evaluation, len(CORPUS.domains))}
         assert told == seen, evaluation
         weights = 2 * 2 * (run.model.d_model * run.model.head_dim * (run.model.heads + run.model.kv_heads))
         weights += 2 * 3 * run.model.d_model * run.model.hidden + V * run.model.d_model
-        assert run.model.layers == 2 and counted.evaluation(run, evaluation, 2) > 2 * weights * sum(seen.values())
+        assert run.model.layers == 2 and cost.evaluation_flops(run, evaluation, 2) > 2 * weights * sum(seen.values())
 
 
 def test_when_alphas_are_varied_then_every_value_of_every_layer_is_a_pass(monkeypatch):
@@ -108,29 +107,29 @@ def test_when_alphas_are_varied_then_every_value_of_every_layer_is_a_pass(monkey
     monkeypatch.setattr(Transformer, "states", counting)
     evaluation = Evaluation.of("alpha_landscape", alphas=(0.8, 1.2), tokens=32)
     evals.evaluate(evaluation, build_model(run), run, CORPUS)
-    assert sum(seen) == sum(tokens for *_, tokens in counted.passes(run, evaluation, 2))
+    assert sum(seen) == sum(tokens for *_, tokens in cost.forward_passes(run, evaluation, 2))
 
 
 def test_when_a_run_names_its_own_text_then_its_evaluations_are_of_that_alone():
     evaluation, run = Evaluation.of("perplexity", tokens=64), run_of(length=16)
     named = replace(run, data=DataConfig.of("text", domains=("stories",)))
-    assert counted.evaluation(run, evaluation, 4) == 4 * counted.evaluation(named, evaluation, 4)
+    assert cost.evaluation_flops(run, evaluation, 4) == 4 * cost.evaluation_flops(named, evaluation, 4)
 
 
 def test_when_the_mask_is_another_at_evaluation_then_its_pairs_count():
     run = replace(run_of(length=16), pattern=LOCAL)
     own, dense = (Evaluation.of("perplexity", tokens=64, **more) for more in ({}, {"pattern": ("dense", ())}))
     size, layers = run.model.heads * run.model.head_dim, run.model.layers
-    more = counted.evaluation(run, dense, 2) - counted.evaluation(run, own, 2)
+    more = cost.evaluation_flops(run, dense, 2) - cost.evaluation_flops(run, own, 2)
     assert more == pytest.approx(2 * 4 * 4 * size * layers * (16 * 17 / 2 - (1 + 2 + 3 + 13 * 4)))
 
 
 def test_when_an_evaluation_is_added_then_it_is_counted():
     needed = {"perplexity": {"tokens": 64}, "recurrence": {"tokens": 64, "edges": (0, 4)}}
     for name in evals.names():
-        assert counted.passes(run_of(length=16), Evaluation.of(name, **needed.get(name, {})), 2) is not None, name
-    of_training = counted.evaluation(run_of(length=16), Evaluation.of("made_up"), 2) / counted.training(run_of(length=16))
-    assert of_training == counted.SHARE
+        assert cost.forward_passes(run_of(length=16), Evaluation.of(name, **needed.get(name, {})), 2) is not None, name
+    of_training = cost.evaluation_flops(run_of(length=16), Evaluation.of("made_up"), 2) / cost.run_flops(run_of(length=16))
+    assert of_training == cost.UNKNOWN_SHARE
 
 
 # Memory
@@ -156,31 +155,35 @@ def kept(precision: str, monkeypatch) -> tuple[int, int]:
 def test_when_activations_are_counted_then_they_are_what_torch_keeps(precision, monkeypatch):
     measured, tokens = kept(precision, monkeypatch)
     on_a_cpu = 4 * 24 * (2 * 2 + 1)                 # there torch's norm keeps its float32 output too
-    assert flops.activation_bytes(SMALL, precision, tokens) == pytest.approx(measured - tokens * on_a_cpu, rel=0.03)
+    assert cost.activation_bytes(SMALL, precision, tokens) == pytest.approx(measured - tokens * on_a_cpu, rel=0.03)
 
 
 def test_when_the_paper_trains_then_parameters_and_memory_are_as_by_hand():
-    assert flops.parameters(ModelConfig()) == 60_850_688
+    assert cost.parameters(ModelConfig()) == 60_850_688
     a_token = 16 * (2 * 6 * 512 + 6 * 10 * 64 + 32 + 8 * 1366) + 8 * 512
-    assert flops.activation_bytes(ModelConfig(), "bf16", 32_768) == 32_768 * a_token
-    peak = flops.peak_bytes(ModelConfig(), "bf16", 32_768)
+    assert cost.activation_bytes(ModelConfig(), "bf16", 32_768) == 32_768 * a_token
+    peak = cost.peak_bytes(ModelConfig(), "bf16", 32_768)
     assert peak == 18 * 60_850_688 + 32_768 * a_token + 32_768 * a_token // 8          # two of 16 layers
     few = replace(SMALL, vocab=5000)
-    assert flops.peak_bytes(few, "fp32", 10) == (16 * flops.parameters(few) + 12 * 10 * 5000
-                                                 + flops.activation_bytes(few, "fp32", 10))
+    assert cost.peak_bytes(few, "fp32", 10) == (16 * cost.parameters(few) + 12 * 10 * 5000
+                                                 + cost.activation_bytes(few, "fp32", 10))
+
+
+def peak(run: RunConfig, windows: int) -> float:
+    return cost.peak_bytes(run.model, run.train.precision, windows * run.train.length) / 2 ** 30
 
 
 def test_when_a_batch_does_not_fit_then_it_is_split_no_further_than_needed(monkeypatch):
-    run = gpu_hours.paper_run(LOCAL)
+    run = gpus.paper_run(LOCAL)
     whole = planning.memory_of(run, None)
-    assert whole == (pytest.approx(12.67, abs=0.01), 1) and planning.memory_of(run, gpu_hours.speed("a100")) == whole
+    assert whole == (pytest.approx(12.67, abs=0.01), 1) and planning.memory_of(run, gpus.speed("a100")) == whole
     monkeypatch.setitem(gpus.GPUS, "h100", replace(gpus.GPUS["h100"], memory_gib=6.5))
-    memory, parts = planning.memory_of(run, gpu_hours.speed("h100"))
-    assert parts == 3 and memory == planning.needed(run, 11) / 2 ** 30 <= 0.9 * 6.5 < planning.needed(run, 16) / 2 ** 30
+    memory, parts = planning.memory_of(run, gpus.speed("h100"))
+    assert parts == 3 and memory == peak(run, 11) <= 0.9 * 6.5 < peak(run, 16)
     monkeypatch.setitem(gpus.GPUS, "h100", replace(gpus.GPUS["h100"], memory_gib=whole[0] + 0.5))
-    assert planning.memory_of(run, gpu_hours.speed("h100"))[1] == 2             # a tenth of it is not for tensors
+    assert planning.memory_of(run, gpus.speed("h100"))[1] == 2             # a tenth of it is not for tensors
     monkeypatch.setitem(gpus.GPUS, "h100", replace(gpus.GPUS["h100"], memory_gib=0.1))
-    assert planning.memory_of(run, gpu_hours.speed("h100"))[1] == 32            # a window at once, whatever it needs
+    assert planning.memory_of(run, gpus.speed("h100"))[1] == 32            # a window at once, whatever it needs
 
 
 # Hours
@@ -190,9 +193,9 @@ def test_when_nothing_was_measured_then_the_published_runs_take_what_was_publish
         seconds = defaultdict(float)
         for row in csv.DictReader(file):
             seconds[row["schedule"] == "learned"] += float(row["wall_seconds"])
-    speed, mine = gpu_hours.speed("RTX 3090"), defaultdict(float)
-    for run, _ in gpu_hours.published_runs():
-        mine[run.pattern.name == "learned"] += speed.seconds(run, counted.training(run))
+    speed, mine = gpus.speed("RTX 3090"), defaultdict(float)
+    for run in gpus.published_runs():
+        mine[run.pattern.name == "learned"] += speed.seconds(run, cost.run_flops(run))
     assert mine == {kind: pytest.approx(seconds[kind]) for kind in seconds}
     assert sum(mine.values()) / 3600 == pytest.approx(117.41, abs=0.01)
     a_token = 6 * (60_850_688 - 33 * 512) + 12 * 512 * 16 * 21     # attention: about 21 keys a query
@@ -200,19 +203,19 @@ def test_when_nothing_was_measured_then_the_published_runs_take_what_was_publish
 
 
 def test_when_dense_was_not_timed_then_its_speed_is_that_of_fixed_keys_by_the_published_inference():
-    speed = gpu_hours.speed("rtx-3090")
-    dense, fixed = (gpu_hours.paper_run(PatternSpec.of(name)) for name in ("dense", "scaled_base"))
-    ratio = speed.seconds(fixed, counted.training(fixed)) / speed.seconds(dense, counted.training(dense))
+    speed = gpus.speed("rtx-3090")
+    dense, fixed = (gpus.paper_run(PatternSpec.of(name)) for name in ("dense", "scaled_base"))
+    ratio = speed.seconds(fixed, cost.run_flops(fixed)) / speed.seconds(dense, cost.run_flops(dense))
     assert ratio == pytest.approx(201195 / 189_500, rel=0.01)
 
 
 def test_when_a_gpu_is_faster_then_hours_shrink_with_its_peak_and_kinds_keep_their_share():
-    slow, fast = gpu_hours.speed("rtx-3090"), gpu_hours.speed("h100")
-    run = gpu_hours.paper_run(LOCAL)
+    slow, fast = gpus.speed("rtx-3090"), gpus.speed("h100")
+    run = gpus.paper_run(LOCAL)
     assert slow.seconds(run, 1e18) / fast.seconds(run, 1e18) == pytest.approx(989.5 / 71)
     exact = replace(run, train=replace(run.train, precision="fp32"))
     assert fast.seconds(exact, 1e18) == pytest.approx(1e18 / (fast.shares["fixed"] * 67e12))
-    assert [gpu_hours.kind(PatternSpec.of(name)) for name in ("dense", "local", "adaptive_span", "learned", "blurred")] == [
+    assert [gpus.kind(PatternSpec.of(name)) for name in ("dense", "local", "adaptive_span", "learned", "blurred")] == [
         "dense", "fixed", "fixed", "learned", "learned"]
 
 
@@ -226,22 +229,22 @@ def checked(**rates: float) -> None:
 
 
 def test_when_gpu_check_measured_this_gpu_then_its_rates_are_used_and_said():
-    before = gpu_hours.speed("h100")
+    before = gpus.speed("h100")
     checked(fixed=300_000.0, dense=250_000.0)
-    speed = gpu_hours.speed("h100")
-    run = gpu_hours.paper_run(PatternSpec.of("scaled_base"))
-    assert speed.seconds(run, counted.training(run)) == pytest.approx(425_984_000 / 300_000)
+    speed = gpus.speed("h100")
+    run = gpus.paper_run(PatternSpec.of("scaled_base"))
+    assert speed.seconds(run, cost.run_flops(run)) == pytest.approx(425_984_000 / 300_000)
     assert speed.measured == {"fixed", "dense"} and speed.shares["learned"] == before.shares["learned"]
     assert "(measured), learned keys" in speed.text() and "as in the published runs" in speed.text()
-    assert gpu_hours.speed("h200").measured == frozenset()           # another GPU
+    assert gpus.speed("h200").measured == frozenset()           # another GPU
     paths.gpu_check().write_text('{"machine": {}}')
     with pytest.raises(SuiteError, match="gpu-check.json cannot be read.*run make gpu-check again"):
-        gpu_hours.speed("h100")
+        gpus.speed("h100")
 
 
 def test_when_everything_was_measured_then_nothing_is_said_to_be_taken_over():
     checked(fixed=3e5, dense=2e5, learned=1e5)
-    assert "published" not in gpu_hours.speed("h100").text()
+    assert "published" not in gpus.speed("h100").text()
 
 
 # The paper's matrix in a plan
@@ -249,25 +252,24 @@ def test_when_everything_was_measured_then_nothing_is_said_to_be_taken_over():
 def test_when_the_paper_is_planned_then_its_runs_are_told_apart_from_controls():
     profile = profiles.load("paper")
     runs = [job.run for job in experiment("01_window_sweep").plan(profile.parameters("01_window_sweep"), profile)]
-    speed = gpu_hours.speed("rtx-3090")
-    found = {part.part: part for part in paper_matrix.parts([*runs, *runs], speed)}          # each run once
+    speed = gpus.speed("rtx-3090")
+    found = {part.part: part for part in gpus.paper_matrix([*runs, *runs], speed)}          # each run once
     counts = {name: part.runs for name, part in found.items()}
-    assert counts == {paper_matrix.MODELS: 21, paper_matrix.REPLICATES: 9, paper_matrix.TIMED: 30, paper_matrix.DENSE: 1,
-                      paper_matrix.SEEDS: 21 * 2 - 9 + 2, paper_matrix.CONTROLS: len(set(runs)) - 21 * 3 - 3}
-    both = found[paper_matrix.TIMED]
+    assert counts == {gpus.MODELS: 21, gpus.REPLICATES: 9, gpus.TIMED: 30, gpus.DENSE: 1,
+                      gpus.SEEDS: 21 * 2 - 9 + 2, gpus.CONTROLS: len(set(runs)) - 21 * 3 - 3}
+    both = found[gpus.TIMED]
     assert both.published_hours == pytest.approx(117.41, abs=0.01) and both.hours == pytest.approx(117.41, abs=0.01)
-    assert found[paper_matrix.DENSE].published_hours is None and found[paper_matrix.DENSE].tokens == 425_984_000
-    assert both.flops == pytest.approx(sum(found[name].flops for name in (paper_matrix.MODELS, paper_matrix.REPLICATES)))
+    assert found[gpus.DENSE].published_hours is None and found[gpus.DENSE].tokens == 425_984_000
+    assert both.flops == pytest.approx(sum(found[name].flops for name in (gpus.MODELS, gpus.REPLICATES)))
 
 
 def test_when_recipe_seed_or_model_differ_then_a_run_is_not_the_papers():
-    own = gpu_hours.published_runs()[0][0]
-    times = {(run.pattern, run.train.seed): seconds for run, seconds in gpu_hours.published_runs()}
+    own = next(iter(gpus.published_runs()))
     changed = {
-        paper_matrix.MODELS: [own, replace(own, model=replace(own.model, vocab=32_000))],
-        paper_matrix.SEEDS: [replace(own, train=replace(own.train, seed=45)), gpu_hours.paper_run(PatternSpec.of("dense"), 43)],
-        paper_matrix.CONTROLS: [replace(own, train=replace(own.train, steps=6_500)), gpu_hours.paper_run(LOCAL),
+        gpus.MODELS: [own, replace(own, model=replace(own.model, vocab=32_000))],
+        gpus.SEEDS: [replace(own, train=replace(own.train, seed=45)), gpus.paper_run(PatternSpec.of("dense"), 43)],
+        gpus.CONTROLS: [replace(own, train=replace(own.train, steps=6_500)), gpus.paper_run(LOCAL),
                                 replace(own, model=replace(own.model, layers=8)), replace(own, data=DataConfig.of("copying"))]}
     for name, runs in changed.items():
-        assert [paper_matrix.part_of(run, times) for run in runs] == [name] * len(runs)
-    assert paper_matrix.parts([RunConfig(LOCAL, SMALL, TrainConfig(length=16))], None) == []
+        assert [gpus.part_of_paper(run) for run in runs] == [name] * len(runs)
+    assert gpus.paper_matrix([RunConfig(LOCAL, SMALL, TrainConfig(length=16))], None) == []

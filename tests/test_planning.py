@@ -49,13 +49,12 @@ def test_when_the_paper_is_planned_then_the_text_sets_its_matrix_beside_the_publ
     profile, sweep = profiles.load("paper"), planning.planned(profiles.load("paper"), "01_window_sweep")
     monkeypatch.setattr(estimate, "measure", lambda precision: 1e9)
     monkeypatch.setattr(gpus, "seen", lambda: None)
-    text = planning.outlook([sweep], profile, None, None, as_json=False)
+    text = planning.outlook([sweep], profile, None, planning.default_gpu([sweep])).text()
     assert "RTX 3090, h" in text and "RTX 3090: hours of one GPU" in text                      # the paper's, if none is named
     assert "published matrix, 30 runs: 117.4 hours on one RTX 3090; published: 117.4 GPU-hours" in text
     lines = {line[:26].strip(): line.split()[-5:] for line in text.splitlines()}
     assert lines["the paper's models"][0] == "21" and lines["its replicates"][0] == "9"
-    faster = planning.outlook([sweep], profile, None, "h100", as_json=False)
+    faster = planning.outlook([sweep], profile, None, "h100").text()
     assert "30 runs: 8.4 hours on one H100" in faster and max(map(len, faster.splitlines()[1:])) <= 128
     monkeypatch.setitem(gpus.GPUS, "h100", replace(gpus.GPUS["h100"], memory_gib=8))
-    assert "01_window_sweep: batches are split in up to 2 to fit" in planning.outlook([sweep], profile, None, "h100",
-                                                                                      as_json=False)
+    assert "01_window_sweep: batches are split in up to 2 to fit" in planning.outlook([sweep], profile, None, "h100").text()

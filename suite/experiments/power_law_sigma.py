@@ -9,7 +9,7 @@ import numpy as np
 
 from lib.config import Evaluation, PatternSpec
 from lib.errors import require
-from lib.patterns import expected
+from lib.patterns.expected_pairs import pairs_of_draws
 from suite.experiments import base
 from suite.experiments.common import Recipe, dense_jobs, ordered
 
@@ -68,9 +68,9 @@ def draws_for(sigma: float, budget: int, radius: int, length: int) -> int:
     wanted = float(np.minimum(budget, np.arange(length) + 1).sum())
     require(budget >= radius + 1, "budgets", budget, f"at least the window's {radius + 1} keys")
     low, high = 0, 1
-    while expected.draws(sigma, high, radius, length) < wanted:
+    while pairs_of_draws(sigma, high, radius, length) < wanted:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if expected.draws(sigma, middle, radius, length) < wanted else (low, middle)
-    return min((low, high), key=lambda m: abs(expected.draws(sigma, m, radius, length) - wanted))
+        low, high = (middle, high) if pairs_of_draws(sigma, middle, radius, length) < wanted else (low, middle)
+    return min((low, high), key=lambda m: abs(pairs_of_draws(sigma, m, radius, length) - wanted))

@@ -1,9 +1,11 @@
-"""How long runs take: from runs of the same kind in the databases, else from the counted arithmetic and a measured speed."""
+"""How long runs take here: from timed runs of the same kind, else from counted operations and a measured speed.
+
+The plan (`suite.plan.outlook`) and the engine's progress display ask an `Estimator`.
+"""
 
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import time
 from collections import defaultdict
@@ -12,15 +14,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from lib import paths
-from lib.config import Evaluation, RunConfig
+from lib.config import Evaluation, RunConfig, freeze
 from lib.errors import SuiteError
-from suite.plan.counted import attended
-from suite.plan.flops import attention_training_flops, training_flops
+from suite.plan.cost import attention_training_flops, pairs_of, training_flops
 from suite.run.database import Database
 from suite.settings.machine import machine
 
-# Measured once, on small models on a CPU: the part of a matrix product's speed that training reaches, and how many times
-# longer an operation of attention takes, dense or sparse.
+# Measured once, on small models on a CPU: the share of a matrix product's speed that training reaches, and how many
+# times longer an operation of attention takes, dense or sparse.
 EFFICIENCY = {"bf16": 0.54, "fp32": 0.6}
 ATTENTION = {"bf16": 10.0, "fp32": 2.0}
 ALIKE = 4.0                   # ratio of operations a token up to which one model's speed says something of another's
@@ -28,36 +29,47 @@ EVALUATION_SHARE = 0.05       # of the training's time, for an evaluation that w
 
 
 def operations(run: RunConfig) -> float:
-    """Floating-point operations a training token, forward and backward; those of attention weigh `ATTENTION` each."""
-    pairs = attended(run.pattern, run.model.layers, run.model.heads, run.train.length)
-    extra = ATTENTION[run.train.precision] - 1
+    """Floating-point operations a training token, forward and backward; an operation of attention weighs `ATTENTION`."""
+    pairs, extra = pairs_of(run), ATTENTION[run.train.precision] - 1
     return training_flops(run, pairs, tokens=1) + extra * attention_training_flops(run, pairs, tokens=1)
 
 
-def kinds(run: RunConfig) -> list[tuple]:
+def run_kinds(run: RunConfig) -> list[Hashable]:
     """What runs have in common, the closest likeness first."""
     like = (run.model, run.train.length, run.train.batch, run.train.precision)
-    return [("same pattern", run.pattern.name, *like), ("same model", *like)]
+    return [(run.pattern.name, *like), like]
 
 
-class Timings:
-    """Times or speeds by kind, and their medians, each computed when it is first asked for after something new."""
+def evaluation_kinds(evaluation: Evaluation, run: RunConfig) -> list[Hashable]:
+    like = (run.model, run.train.length)
+    return [(evaluation, run.pattern.name, *like), (evaluation, *like), (evaluation.name, *like)]
+
+
+@lru_cache(maxsize=None)
+def stored_evaluation(name: str, parameters: str) -> Evaluation:
+    """An evaluation as the database holds it, parameters as JSON."""
+    return Evaluation(name, freeze(json.loads(parameters)))
+
+
+class Medians:
+    """Medians of measured values by kind; each is computed when it is asked for after a new value."""
 
     def __init__(self) -> None:
         self.values: dict[Hashable, list[float]] = defaultdict(list)
-        self.medians: dict[Hashable, float] = {}
+        self.computed: dict[Hashable, float] = {}
 
-    def add(self, kind: Hashable, value: float) -> None:
-        self.values[kind].append(value)
-        self.medians.pop(kind, None)
+    def add(self, kinds: Iterable[Hashable], value: float) -> None:
+        for kind in kinds:
+            self.values[kind].append(value)
+            self.computed.pop(kind, None)
 
-    def median(self, kinds: Iterable[Hashable]) -> float | None:
-        """Of the first of these kinds that has any."""
+    def first(self, kinds: Iterable[Hashable]) -> float | None:
+        """Median of the first of these kinds that has a value."""
         for kind in kinds:
             if kind in self.values:
-                if kind not in self.medians:
-                    self.medians[kind] = statistics.median(self.values[kind])
-                return self.medians[kind]
+                if kind not in self.computed:
+                    self.computed[kind] = statistics.median(self.values[kind])
+                return self.computed[kind]
         return None
 
 
@@ -65,42 +77,42 @@ class Timings:
 class Estimator:
     """Seconds of training and evaluation on one thread of this machine."""
     may_measure: bool = True                                 # a matrix product's speed, which needs torch
-    rates: Timings = field(default_factory=Timings)          # tokens a second
-    speeds: list[tuple[str, float, float]] = field(default_factory=list)     # precision, operations a token, and a second
-    alike: dict[tuple[str, float], float | None] = field(default_factory=dict)           # median speed by precision and size
-    evaluated: Timings = field(default_factory=Timings)      # seconds
-    measured: dict[str, float] = field(default_factory=dict)                 # operations a second, by precision
+    rates: Medians = field(default_factory=Medians)          # tokens a second
+    speeds: list[tuple[str, float, float]] = field(default_factory=list)   # precision, operations a token and a second
+    similar: dict[tuple[str, float], float | None] = field(default_factory=dict)   # median speed by precision and size
+    evaluations: Medians = field(default_factory=Medians)    # seconds
+    measured: dict[str, float] = field(default_factory=dict)               # operations a second, by precision
 
     @classmethod
     def from_history(cls, may_measure: bool = True) -> Estimator:
         """From all profiles' runs on this machine; a database that cannot be read teaches nothing and is left alone."""
-        found = cls(may_measure)
+        estimator = cls(may_measure)
         for path in sorted(paths.outputs().glob("*/runs.sqlite")):
             try:
                 database = Database(path.parent.name, create=False)
             except SuiteError:
                 continue
-            found.learn(database)
+            estimator.learn(database)
             database.close()
-        return found
+        return estimator
 
     def learn(self, database: Database) -> None:
+        """Times of the runs that this machine trained, on one thread or one GPU: several together have another speed."""
         query = """select id, config, tokens_per_s from runs where status = 'done' and machine = ? and tokens_per_s > 0
-                   and device not like '% x %' and (threads = 1 or device = 'cuda')"""      # not the speed of several together
+                   and device not like '% x %' and (threads = 1 or device = 'cuda')"""
         runs = {}
         for row in database.connection.execute(query, (machine(),)):
             runs[row["id"]] = run = RunConfig.from_dict(json.loads(row["config"]))
             self.add(run, row["tokens_per_s"])
         for row in database.connection.execute("select run_id, name, parameters, seconds from evaluations"):
             if row["run_id"] in runs:
-                for key in evaluation_kinds(row["name"], canonical(row["parameters"]), runs[row["run_id"]]):
-                    self.evaluated.add(key, row["seconds"])
+                evaluation = stored_evaluation(row["name"], row["parameters"])
+                self.evaluations.add(evaluation_kinds(evaluation, runs[row["run_id"]]), row["seconds"])
 
     def add(self, run: RunConfig, tokens_per_s: float) -> None:
-        for kind in kinds(run):
-            self.rates.add(kind, tokens_per_s)
+        self.rates.add(run_kinds(run), tokens_per_s)
         self.speeds.append((run.train.precision, operations(run), tokens_per_s * operations(run)))
-        self.alike.clear()
+        self.similar.clear()
 
     @property
     def knows(self) -> bool:
@@ -109,24 +121,21 @@ class Estimator:
 
     def rate(self, run: RunConfig) -> float:
         """Training tokens a second."""
-        known = self.rates.median(kinds(run))
-        if known is not None:
-            return known
-        own, precision = operations(run), run.train.precision
-        speed = self.speed(precision, own)
-        if speed is not None:
-            return speed / own
-        if precision not in self.measured:
-            self.measured[precision] = measure(precision) * EFFICIENCY[precision]
-        return self.measured[precision] / own
+        known = self.rates.first(run_kinds(run))
+        return known if known is not None else self.speed(run.train.precision, operations(run)) / operations(run)
 
-    def speed(self, precision: str, own: float) -> float | None:
-        """Operations a second of the models that are like one of `own` operations a token; None: measure it."""
-        if (precision, own) not in self.alike:
-            alike = [speed for p, size, speed in self.speeds if p == precision and 1 / ALIKE <= size / own <= ALIKE]
-            alike = alike if alike or self.may_measure else [speed for *_, speed in self.speeds]
-            self.alike[precision, own] = statistics.median(alike) if alike else None
-        return self.alike[precision, own]
+    def speed(self, precision: str, size: float) -> float:
+        """Operations a second of a model of `size` operations a token: of timed models of similar size, else measured."""
+        if (precision, size) not in self.similar:
+            similar = [speed for p, s, speed in self.speeds if p == precision and 1 / ALIKE <= s / size <= ALIKE]
+            similar = similar if similar or self.may_measure else [speed for *_, speed in self.speeds]
+            self.similar[precision, size] = statistics.median(similar) if similar else None
+        speed = self.similar[precision, size]
+        if speed is None:
+            if precision not in self.measured:
+                self.measured[precision] = measure(precision) * EFFICIENCY[precision]
+            speed = self.measured[precision]
+        return speed
 
     def training(self, run: RunConfig) -> float:
         """Seconds of a whole training."""
@@ -134,41 +143,16 @@ class Estimator:
 
     def evaluation(self, run: RunConfig, evaluation: Evaluation) -> float:
         """Seconds of an evaluation."""
-        known = self.evaluated.median(evaluation_kinds(evaluation.name, as_json(evaluation), run))
+        known = self.evaluations.first(evaluation_kinds(evaluation, run))
         return EVALUATION_SHARE * self.training(run) if known is None else known
 
 
-@lru_cache(maxsize=None)
-def canonical(text: str) -> str:
-    """Parameters as the database holds them, as `as_json` writes them."""
-    return json.dumps(json.loads(text))
-
-
-@lru_cache(maxsize=None)
-def as_json(evaluation: Evaluation) -> str:
-    return json.dumps(dict(evaluation.parameters))
-
-
-def evaluation_kinds(name: str, parameters: str, run: RunConfig) -> list[tuple]:
-    like = (name, run.model, run.train.length)
-    return [(*like, parameters, run.pattern.name), (*like, parameters), like]
-
-
-def measure(precision: str, seconds: float = 0.2) -> float:
+def measure(precision: str) -> float:
     """Operations a second of this thread's CPU time, at best: a matrix product of a size that small models have."""
     import torch
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        rows, inner, columns = 512, 256, 512
-        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        a, b = torch.ones(rows, inner, dtype=dtype), torch.ones(inner, columns, dtype=dtype)
-        best, begin = math.inf, time.thread_time()
-        while time.thread_time() - begin < seconds or best == math.inf:
-            start = time.thread_time()
-            for _ in range(20):
-                a @ b
-            best = min(best, max(time.thread_time() - start, 1e-6))
-        return 20 * 2 * rows * inner * columns / best
-    finally:
-        torch.set_num_threads(threads)
+    from torch.utils.benchmark import Timer
+    rows, inner, columns = 512, 256, 512
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    tensors = {"a": torch.ones(rows, inner, dtype=dtype), "b": torch.ones(inner, columns, dtype=dtype)}
+    timer = Timer("a @ b", globals=tensors, timer=time.thread_time, num_threads=1)
+    return 2 * rows * inner * columns / min(timer.blocked_autorange(min_run_time=0.2).times)

@@ -1,22 +1,36 @@
-"""GPUs by name: peak arithmetic and memory, as their makers state them, and which of them this machine has.
+"""GPUs by name, how long runs take on one, and the planned runs that reproduce the paper, with their published times.
 
-Peaks are those without sparsity: bfloat16 products on tensor cores that add in float32, and float32 without tensor cores.
+A run takes its counted operations over the share of the GPU's peak that training reaches. `make gpu-check` measures that
+share; without its file, the published training times of the Fibonacci paper give it for an RTX 3090
+(`suite/published/cost.csv`), for each kind of model by itself.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
-from lib.errors import one_of
+from lib import paths
+from lib.config import ModelConfig, PatternSpec, RunConfig, TrainConfig
+from lib.errors import SuiteError, one_of
+from lib.patterns import build, pattern_class
+from suite.experiments.common import spec_of
+from suite.plan.cost import run_flops
 
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """TFLOP/s of products in bf16 and fp32, and GiB of memory; `source`: where they are stated."""
+    """Peak TFLOP/s of products in bf16 and fp32, and GiB of memory; `source`: where the maker states them.
+
+    Peaks are without sparsity: bfloat16 on tensor cores that add in float32, and float32 without tensor cores.
+    """
     title: str
     bf16: float
     fp32: float
@@ -58,18 +72,175 @@ def letters(text: str) -> str:
 
 
 def of_device(device: str, memory_gib: float) -> str | None:
-    """The key of a GPU as its driver calls it, for instance `NVIDIA A100-SXM4-40GB`; None for one that is not in the table."""
+    """The key of a GPU as its driver calls it, such as `NVIDIA A100-SXM4-40GB`; None if the table does not have it."""
     words = set(re.split(r"[^a-z0-9]+", device.lower()))
-    found = [known for known, gpu in GPUS.items() if gpu.model <= words and not words & OTHERS]
-    return min(found, key=lambda known: abs(GPUS[known].memory_gib - memory_gib), default=None)
+    fitting = [known for known, gpu in GPUS.items() if gpu.model <= words and not words & OTHERS]
+    return min(fitting, key=lambda known: abs(GPUS[known].memory_gib - memory_gib), default=None)
 
 
 def seen() -> str | None:
-    """The GPU that torch computes on here, by its key; torch is imported only where there is a driver."""
+    """The key of the GPU that torch computes on here; torch is imported only where there is a driver."""
     if not DRIVER.exists():
         return None
     import torch
     if not torch.cuda.is_available():
         return None
-    found = torch.cuda.get_device_properties(0)
-    return of_device(found.name, found.total_memory / 2 ** 30)
+    device = torch.cuda.get_device_properties(0)
+    return of_device(device.name, device.total_memory / 2 ** 30)
+
+
+# How long a run takes
+
+KINDS = {"dense": "dense", "fixed": "fixed keys", "learned": "learned keys"}
+CHECKED = {"dense": PatternSpec.of("dense"), "fixed": PatternSpec.of("scaled_base"), "learned": PatternSpec.of("learned")}
+
+
+@dataclass(frozen=True)
+class GpuSpeed:
+    """The share of one GPU's peak that training reaches, by kind of model, and the kinds that were measured on it."""
+    name: str
+    shares: dict[str, float]
+    measured: frozenset[str] = frozenset()
+
+    @property
+    def gpu(self) -> Gpu:
+        return GPUS[self.name]
+
+    def seconds(self, run: RunConfig, flops: float) -> float:
+        """Seconds of `flops` operations of this run's model on one GPU, training or not."""
+        return flops / (self.shares[kind(run.pattern)] * self.gpu.peak(run.train.precision))
+
+    def text(self) -> str:
+        """Where the hours come from, in a few lines."""
+        shares = ", ".join(f"{title} {self.shares[name]:.1%}{' (measured)' * (name in self.measured)}"
+                           for name, title in KINDS.items())
+        if self.measured == set(KINDS):
+            source = "    as make gpu-check measured on such a GPU at the paper's configuration"
+        else:
+            source = ("    if not measured: as in the published runs on an RTX 3090, whose code copies the keys of every "
+                      "query\n    before it attends; the suite's kernels do not, and make gpu-check measures what they "
+                      "reach on a GPU")
+        return (f"{self.gpu.title}: hours of one GPU, of whose peak, {self.gpu.bf16:g} TFLOP/s ({self.gpu.source}), "
+                f"training reaches\n    {shares}\n{source}\n"
+                "    models much smaller than the paper's do not fill a GPU and take longer than is said here")
+
+
+def kind(pattern: PatternSpec) -> str:
+    """Which of `KINDS` a pattern is; a learned distance is interpolated between two keys."""
+    return ("dense" if pattern.name == "dense" else
+            "learned" if pattern_class(pattern.name).learned == "alpha" else "fixed")
+
+
+def speed(name: str) -> GpuSpeed:
+    """Speed of the GPU `name`: shares that gpu-check measured on such a GPU, and the published shares for the others."""
+    name = key(name)
+    measured = measured_shares(name)
+    return GpuSpeed(name, published_shares() | measured, frozenset(measured))
+
+
+def paper_run(pattern: PatternSpec, seed: int = 42) -> RunConfig:
+    return RunConfig(pattern, ModelConfig(), TrainConfig(seed=seed))
+
+
+@lru_cache(maxsize=1)
+def published_runs() -> dict[RunConfig, float]:
+    """The runs whose training time is published, and that time in seconds, evaluations included."""
+    from suite import published
+    return {paper_run(published_spec(row.base, row.schedule, int(row.window)), int(row.seed)): float(row.wall_seconds)
+            for row in published.read("cost").itertuples()}
+
+
+def published_spec(base: str, schedule: str, window: int) -> PatternSpec:
+    """The pattern of a published model, as the experiments write it."""
+    if schedule == "learned":
+        return spec_of(build("learned", base=base, window=window))
+    return spec_of(build("scaled_base", base=base, window=window, schedule=schedule))
+
+
+@lru_cache(maxsize=1)
+def published_shares() -> dict[str, float]:
+    """Shares of an RTX 3090's peak: operations of all published runs of a kind over their wall time.
+
+    Dense training was not timed: its speed is that of fixed keys times the ratio of the two in the published inference.
+    """
+    from suite import published
+    flops, seconds, tokens = defaultdict(float), defaultdict(float), defaultdict(float)
+    for run, wall in published_runs().items():
+        name = kind(run.pattern)
+        flops[name] += run_flops(run)
+        seconds[name] += wall
+        tokens[name] += run.train.tokens
+    reached = {name: flops[name] / seconds[name] for name in flops}
+    dense_tokens_per_s = published.dense_inference() * tokens["fixed"] / seconds["fixed"]
+    reached["dense"] = dense_tokens_per_s * run_flops(paper_run(CHECKED["dense"]), tokens=1)
+    return {name: rate / GPUS[PUBLISHED].peak("bf16") for name, rate in reached.items()}
+
+
+def measured_shares(name: str) -> dict[str, float]:
+    """Shares of the peak that gpu-check measured on such a GPU, by kind; empty if it ran on another GPU, or never."""
+    path = paths.gpu_check()
+    if not path.exists():
+        return {}
+    try:
+        check = json.loads(path.read_text(encoding="utf-8"))
+        machine = check["machine"]
+        if of_device(machine["device"], machine.get("memory_mib", 0) / 2 ** 10) != name:
+            return {}
+        rates = {row["pattern"]: row["tokens_per_s"] for row in check["rows"] if row["measure"] == "training_step"}
+        return {pattern: rate * run_flops(paper_run(CHECKED[pattern]), tokens=1) / GPUS[name].peak("bf16")
+                for pattern, rate in rates.items() if rate}
+    except (ValueError, KeyError, TypeError) as error:
+        raise SuiteError(f"{path} cannot be read ({error!r}): remove it, or run make gpu-check again") from None
+
+
+# The paper's matrix of runs in a plan
+
+SEED = 42                                       # of the paper's 21 models and of dense; other seeds are replicates
+MODELS, REPLICATES, DENSE = "the paper's models", "its replicates", "its dense baseline"
+TIMED = "both: the published matrix"
+SEEDS, CONTROLS = "further seeds of these", "controls, other studies"
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """Runs of one kind, training alone: `hours` on the plan's GPU, `published_hours` on an RTX 3090 where known."""
+    part: str
+    runs: int
+    tokens: int
+    flops: float
+    hours: float | None
+    published_hours: float | None
+
+
+def paper_matrix(runs: Iterable[RunConfig], speed: GpuSpeed | None) -> list[MatrixRow]:
+    """The plan's runs, each once, by what they are to the paper; empty if the paper trained none of them."""
+    groups: dict[str, list[RunConfig]] = {name: [] for name in (MODELS, REPLICATES, TIMED, DENSE, SEEDS, CONTROLS)}
+    for run in dict.fromkeys(runs):
+        groups[part_of_paper(run)].append(run)
+    if not groups[MODELS]:
+        return []
+    groups[TIMED] = groups[MODELS] + groups[REPLICATES]
+    return [matrix_row(part, group, speed) for part, group in groups.items() if group]
+
+
+def part_of_paper(run: RunConfig) -> str:
+    """What a run is to the paper, by model, recipe, pattern and seed; its vocabulary and its text may be others."""
+    paper, first = paper_run(run.pattern, run.train.seed), run.train.seed == SEED
+    model = replace(run.model, vocab=paper.model.vocab)
+    if run.data.source != "text" or (model, run.train) != (paper.model, paper.train):
+        return CONTROLS
+    if paper in published_runs():
+        return MODELS if first else REPLICATES
+    if run.pattern == CHECKED["dense"]:
+        return DENSE if first else SEEDS
+    return SEEDS if paper_run(run.pattern) in published_runs() else CONTROLS
+
+
+def matrix_row(part: str, runs: list[RunConfig], speed: GpuSpeed | None) -> MatrixRow:
+    flops = [run_flops(run) for run in runs]
+    hours = published = None
+    if speed is not None:
+        hours = sum(map(speed.seconds, runs, flops)) / 3600
+    if part in (MODELS, REPLICATES, TIMED):
+        published = sum(published_runs()[paper_run(run.pattern, run.train.seed)] for run in runs) / 3600
+    return MatrixRow(part, len(runs), sum(run.train.tokens for run in runs), sum(flops), hours, published)

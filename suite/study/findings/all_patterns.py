@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from lib.patterns import EdgeTable, Pattern
 from lib.patterns.base import offsets_of
-from suite.plan.flops import attention_training_flops, training_flops
+from suite.plan.cost import attention_training_flops, training_flops
 from suite.study import graph
 from suite.study.conclusions import corrected_signs, listing
 from suite.study.findings.shared import interval, row, stack_of

@@ -11,7 +11,7 @@ import pandas as pd
 from lib.patterns import Pattern
 from lib.patterns.christoffel import carry_word, coprime_neighbours
 from suite.experiments.common import SEQUENCES
-from suite.plan.flops import attention_training_flops
+from suite.plan.cost import attention_training_flops
 from suite.study import graph
 from suite.study.conclusions import (above_chance, compared, correlation,
                                      listing, not_higher, verdict)

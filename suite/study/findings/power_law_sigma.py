@@ -10,7 +10,7 @@ import pandas as pd
 
 from lib.config import RunConfig
 from lib.patterns import Pattern, build
-from suite.plan.flops import training_flops
+from suite.plan.cost import training_flops
 from suite.study import graph
 from suite.study.conclusions import (compared, correlation, listing, lower,
                                      not_higher, verdict)
