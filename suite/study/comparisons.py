@@ -15,7 +15,7 @@ import pandas as pd
 from lib.config import TrainConfig
 from lib.patterns.learned import alpha_of
 from suite.experiments.base import Job
-from suite.plan.flops import training_flops
+from suite.plan.cost import training_flops
 from suite.study.frames import (Model, NotTested, Study, Windows,
                                 merged_windows, minus, row, stack_of)
 from suite.study.stats import (ENOUGH_SEEDS, Interval, accuracy_difference,
