@@ -81,6 +81,21 @@ class Notebook:
         ensure(self.jobs, self.profile.name, self.corpus, self.profile.workers)
         return self.study.table
 
+    def plan(self) -> Any:
+        """The runs that this notebook needs, as a table to look at; says how exactly the controls have their attended pairs.
+
+        Raises a `SuiteError` where a control is more than 1 % off.
+        """
+        table = self.study.plan
+        controls = table.dropna(subset="equal to").drop_duplicates("model")
+        off = (controls["pairs"] / controls["equal to"] - 1).abs()
+        if off.max() > 0.01:
+            raise SuiteError(f"{controls.loc[off.idxmax(), 'model']} is {off.max():.1%} off the attended pairs that it should have")
+        self.note(f"Controls have their attended pairs within {100 * off.max():.2f} %: {'; '.join(controls['model'])}."
+                  if len(controls) else "No control of equal pairs is trained.")
+        return table.style.hide(axis="index").format({"pairs": "{:,}", "tokens": "{:,}", "keys a query": "{:.2f}",
+                                                      "equal to": "{:,.0f}"}, na_rep="")
+
     def save(self, table: pd.DataFrame) -> Path:
         """Write the table as CSV, whole or not at all, and return its path.
 

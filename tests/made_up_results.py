@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from plans import planned
 
-from lib.config import Evaluation, fingerprint
+from lib.config import Evaluation, RunConfig, fingerprint
 from suite.experiments import experiment
 from suite.experiments.base import Job
 from suite.study.losses import Losses
@@ -26,6 +26,10 @@ class MadeUpDatabase:
                  noise: float = 0.1):
         self.loss, self.accuracy, self.noise = loss, accuracy, noise
         self.corpus = SimpleNamespace(domains=DOMAINS, evaluation=lambda task: None)
+
+    @staticmethod
+    def fingerprint(run: RunConfig) -> str:
+        return fingerprint(run)
 
     @staticmethod
     def edges(length: int) -> np.ndarray:
@@ -71,6 +75,8 @@ class MadeUpDatabase:
                 rows += [("far_influence_share", 0.2, ""), ("influence_share", 0.5, "", "", None, 1)]
                 rows += [("gradient_norm", 1.0 / (1 + layer), "", "", None, None, layer) for layer in range(job.run.model.layers)]
         for step in (10, 20):
+            rows += [("nll", self.loss(job, job.run.train.length, "") + 1 / step, domain, "", job.run.train.length, None, None, step)
+                     for domain in DOMAINS if job.run.data.source == "text"]
             rows.append(("train_loss", self.loss(job, job.run.train.length, "") + 1 / step, "", "", None, None, None, step))
         columns = ["measure", "value", "split", "variant", "length", "position", "layer", "step"]
         blank = [np.nan, np.nan, "", "", None, None, None, None]

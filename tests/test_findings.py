@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,15 +16,17 @@ from scipy import stats
 from lib.config import RunConfig, TrainConfig
 from lib.errors import SuiteError
 from lib.patterns import build
+from suite.claims.measures import patterns as exact
 from suite.experiments import experiment
+from suite.notebook import Notebook
 from suite.plan.cost import training_flops
-from suite.settings import profiles
 from suite.study import tables
 from suite.study.conclusions import (compared, grown, listing, not_higher,
                                      ordered, verdict)
 from suite.study.findings import (capacity_battery, christoffel, extrapolation,
                                   learned_alpha, power_law_sigma,
-                                  published_sweep, shared, window_sweep)
+                                  shared, window_sweep)
+from suite.study.frames import Study
 from suite.study.losses import Losses
 from suite.study.stats import (Interval, mean_interval, paired_difference,
                                sample_std, wilson)
@@ -117,43 +120,13 @@ def test_when_lengths_are_compared_then_the_same_tokens_are():
 
 # Notebooks 1 to 6: turn the numbers and see the sentences turn
 
-def test_when_the_ramp_is_better_or_worse_then_notebook_1_says_so():
-    for sign, word in ((-1, "lower"), (1, "higher")):
-        _, runs, losses = results("01_window_sweep", one("Fibonacci, linear ramp", 3.0 + 0.1 * sign))
-        assert f"a {word} loss than Fibonacci, fixed" in window_sweep.say_ramp(runs, losses, (4,))
-        standing = shared.standing(shared.against(losses, "Local window, equal edges"), "Local window, equal edges")
-        assert f"{word} loss: Fibonacci, linear ramp" in standing and "not told apart: Dense" in standing
-        best = window_sweep.say_best(tables.summary(runs))
-        assert ("domains): Fibonacci, linear ramp" if sign < 0 else "highest: Fibonacci, linear ramp") in best
-
-
-def test_when_the_gain_grows_with_position_then_notebook_1_says_so():
-    def table(first, last):
-        estimate = pd.Series([first, last], index=[0, 32])
-        return pd.DataFrame({"estimate": estimate, "low": estimate - 0.01, "high": estimate + 0.01})
-    assert "is larger at the end" in window_sweep.say_positions(table(0.0, 0.05))
-    assert "is smaller at the end" in window_sweep.say_positions(table(0.05, 0.0))
-    assert "cannot be told" in window_sweep.say_positions(table(0.05, 0.05))
-
-
-def test_when_distances_go_with_loss_then_the_correlation_is_said():
-    table = pd.DataFrame({"stack": range(10)}, index=[f"m{i}" for i in range(10)])
-    for sign, word in ((-1, "falls"), (1, "rises")):
-        assert f"The loss {word} with" in window_sweep.say_stack(table, pd.Series(sign * np.arange(10.0), index=table.index))
-    mixed = pd.Series([0, 9, 1, 8, 2, 7, 3, 6, 4, 5], index=table.index, dtype=float)
-    assert "no monotone" in window_sweep.say_stack(table, mixed)
-
-
-def test_when_ours_is_beside_the_published_then_directions_are_counted():
-    def say(ramp):
-        _, runs, losses = results("01_window_sweep", one("Fibonacci, fixed", 3.0 - ramp))
-        table = published_sweep.beside_published(runs, losses, 4)
-        assert table.loc["Fibonacci, linear ramp", "ours, %"] == pytest.approx(100 * math.expm1(ramp))
-        difference = table["ours, %"] - table["published, %"]
-        assert table["ours - published"].dropna().to_numpy() == pytest.approx(difference.dropna().to_numpy())
-        return published_sweep.say_published(table)
-    assert "3 have the same direction" in say(-0.1) and " 0 have the same direction" in say(0.1)
-    assert "3 are undecided" in say(0.0)
+def test_when_ours_is_beside_the_published_then_it_is_in_per_cent_of_fixed_rungs():
+    study = results("01_window_sweep", one("Fibonacci, fixed", 2.9))[2].study
+    table = window_sweep.beside_published(study, 4)
+    assert table.loc["Fibonacci, linear ramp", "ours, %"] == pytest.approx(100 * math.expm1(0.1))
+    assert table.loc["Fibonacci, fixed"].isna().sum() == 4 and table.loc["Fibonacci, fixed", "published, %"] == 0
+    gain = study.by_position("Fibonacci, linear ramp", "Fibonacci, fixed")
+    assert list(gain.index) == [0, 8, 16, 32] and np.allclose(gain["estimate"], 0.1)
 
 
 def test_when_alpha_moves_or_not_then_notebook_2_says_so():
@@ -294,10 +267,9 @@ def test_when_models_are_above_chance_then_the_battery_says_so():
 
 
 def test_when_the_papers_sizes_are_computed_then_the_audits_numbers_follow():
-    table = window_sweep.reach_table()
-    assert table.loc["fibonacci"].tolist() == [19, 10, 987] and table.loc["pow2"].tolist() == [15, 6, 512]    # row 1
-    assert "together have 133" in window_sweep.say_union()    # row 12
-    assert "depths 2, 3, 4 and 6" in window_sweep.say_depths()    # row 25
+    assert exact.reach_difference(None).parts[0].value == 512 - 987    # row 1
+    assert exact.distances_of_the_stack(None, window=8).parts[0].value == 133    # row 12
+    assert exact.depths_without_coprime(None).parts[0].value == 4    # row 25: 2, 3, 4 and 6
     assert learned_alpha.source_rows() == (29, 19)    # row 11
     said = extrapolation.paper_rungs("fibonacci", "linear")
     assert "in 7 of 16 layers (9 to 15): 1086 to 1480" in said    # row 2
@@ -305,22 +277,18 @@ def test_when_the_papers_sizes_are_computed_then_the_audits_numbers_follow():
     assert "no untrained distance" in extrapolation.paper_rungs("fibonacci", "fixed")
 
 
-def test_when_a_control_is_off_its_pairs_then_the_plan_is_refused():
-    jobs = planned("01_window_sweep")
-    plan = tables.plan_table(jobs, tables.job_names(jobs))
-    assert "Equal edges hold" in shared.equal_edges(plan)
-    with pytest.raises(AssertionError, match="off its pairs"):
-        shared.equal_edges(plan.assign(**{"equal to": plan["equal to"] * 1.05}))
+def test_when_the_plan_is_shown_then_its_controls_have_their_pairs_and_one_that_is_off_is_refused(monkeypatch, capsys):
+    study = results("01_window_sweep", lambda series, length, variant: 3.0)[2].study
+    nb = SimpleNamespace(study=study, note=print)
+    assert "Local window, equal edges" in Notebook.plan(nb).to_html() and "within 0." in capsys.readouterr().out
+    monkeypatch.setattr(Study, "plan", study.plan.assign(**{"equal to": study.plan["equal to"] * 1.05}))
+    with pytest.raises(SuiteError, match="off the attended pairs"):
+        Notebook.plan(nb)
 
 
 def test_when_several_windows_are_trained_then_names_tell_them_apart():
     described = [("A", 6, ""), ("A", 8, ""), ("B", 6, "x"), ("C", -1, "")]
     assert tables.unique_names(described) == ["A, W=6", "A, W=8", "B, x", "C"]
-
-
-def test_when_a_seed_is_changed_then_the_initialisation_is_another():
-    facts = window_sweep.recipe_facts(TrainConfig(), profiles.load("smoke").model)
-    assert "different first weights" in facts.loc[13, "here"] and "22 % larger" in facts.loc[18, "found"]
 
 
 def test_when_a_table_lacks_what_is_asked_then_the_error_says_what_there_is():
@@ -336,4 +304,4 @@ def test_when_a_table_lacks_what_is_asked_then_the_error_says_what_there_is():
 def test_when_a_pattern_has_no_offsets_then_the_stack_is_counted_from_its_edges():
     patterns = {"local": build("local", window=3, layers=2), "power": build("power_law", window=2, budget=6, layers=2)}
     table = window_sweep.stack_table(patterns, 16)
-    assert table.loc["local", "stack"] == 4 and table.loc["local", "sums of 2"] == 7 and table.loc["power", "stack"] > 6
+    assert table.loc["local", "stack"] == 4 and table.loc["local", "sums of two"] == 7 and table.loc["power", "stack"] > 6

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_up_results import MadeUpDatabase, one, results
+from plans import planned
 
 from lib import paths as where
 from lib.patterns import build
@@ -20,33 +21,28 @@ from suite.settings import profiles
 from suite.study import tables
 from suite.study.findings import (capacity_battery, christoffel, extrapolation,
                                   power_law_sigma, published_battery,
-                                  published_lengths, published_sweep)
+                                  published_lengths, window_sweep)
+from suite.study.frames import Study
 from suite.study.stats import wilson
 
 
 def test_when_curves_are_beside_the_published_then_both_are_against_fixed_rungs_on_tokens():
-    _, runs, losses = results("01_window_sweep", one("Fibonacci, linear ramp", 2.9))
-    by_step = runs[(runs["measure"] == "nll") & (runs["length"] == 64)]
-    steps = pd.concat([runs, *(by_step.assign(step=step, value=by_step["value"] + 1 / step) for step in (10, 20))])
-    paths = published_sweep.curves(steps, 4, 512)
-    theirs, ours = paths.values()
-    assert list(ours.index) == [5120, 10240] and ours["Fibonacci, linear ramp"].to_numpy() == pytest.approx([math.exp(-0.1)] * 2)
+    study = results("01_window_sweep", one("Fibonacci, linear ramp", 2.9))[2].study
+    theirs, ours = window_sweep.relative_curves(study, 4).values()
+    a_step = study["Fibonacci, fixed"].run.train.batch * 64
+    assert list(ours.index) == [10 * a_step, 20 * a_step]
+    assert ours["Fibonacci, linear ramp"].to_numpy() == pytest.approx([math.exp(-0.1)] * 2)
     assert theirs.index[0] == 500 * 32768 and theirs.index[-1] == 13000 * 32768
     own = pd.read_csv(where.PUBLISHED / "training_curves.csv").query("base == 'fibonacci' and window == 8 and seed == 42 and step == 13000")
     ends = own.groupby("schedule")["perplexity"].apply(lambda values: float(np.exp(np.log(values).mean())))
     assert theirs["Fibonacci, linear ramp"].iloc[-1] == pytest.approx(ends["staggered"] / ends["fixed"])
-    said = published_sweep.say_curves(paths, published_sweep.beside_published(runs, losses, 4))
-    assert "of 3 series" in said and "1 that of the last" in said and "2 are undecided" in said
-    assert "no curve" in published_sweep.say_curves(published_sweep.curves(runs, 4, 512), ours)
 
 
 def test_when_seeds_differ_then_the_spread_is_the_samples_in_per_cent():
-    _, runs, _ = results("01_window_sweep", one("Dense", 2.9))
-    assert "one seed" in published_sweep.say_spread(published_sweep.seed_spread(runs))
-    more = pd.concat([runs.assign(seed=seed, value=runs["value"] + 0.01 * seed) for seed in (1, 2, 3)])
-    table = published_sweep.seed_spread(more)
-    assert table.loc["Dense", "ours, %"] == pytest.approx(1.0) and table.loc["Dense", "our seeds"] == 3
-    assert "here 1.00 to 1.00 %" in published_sweep.say_spread(table) and table["published seeds"].max() == 3
+    jobs = planned("01_window_sweep", seeds=(1, 2, 3))
+    study = Study(jobs, MadeUpDatabase(lambda job, length, variant: 3.0 + 0.01 * job.run.train.seed))
+    table = window_sweep.seed_spread(study)
+    assert table.loc["Dense", "ours, %"] == pytest.approx(1.0) and table["published, %"].notna().sum() >= 3
 
 
 def test_when_the_documents_draws_are_beside_the_budget_then_pairs_and_the_sign_of_the_difference_are_said():

@@ -172,6 +172,31 @@ class Study:
     def _model(self, model: Model | str) -> Model:
         return self[model] if isinstance(model, str) else model
 
+    @property
+    def patterns(self) -> dict[str, Pattern]:
+        """The pattern of each language model, by its name."""
+        return {model.name: model.pattern for model in self.language_models}
+
+    def reference(self, window: int | None = None) -> Model:
+        """What models are compared with: the local window of equal edges (of the proposal with W = `window`), or dense where
+        none was trained."""
+        local = "Local window, equal edges"
+        if not self.has(local):
+            return self.find("Dense")[0]
+        return self.find(local, **({} if window is None else {"window": window}))[0]
+
+    @property
+    def plan(self) -> pd.DataFrame:
+        """One row a run: its attended pairs, and those that a control of equal edges should have (`equal to`)."""
+        rows = []
+        for model in self.models:
+            layers_and_queries = model.run.model.layers * model.length
+            equal = np.nan if model.labels.equal_pairs is None else model.labels.equal_pairs
+            rows += [{"model": model.name, "role": model.labels.role, "pattern": model.run.pattern.name, "seed": seed,
+                      "pairs": round(model.pairs), "equal to": equal, "tokens": job.run.train.tokens,
+                      "keys a query": round(model.pairs / layers_and_queries, 2)} for seed, job in model.by_seed.items()]
+        return pd.DataFrame(rows)
+
     # Results
 
     @cached_property
@@ -285,6 +310,26 @@ class Study:
         chosen = [self._model(model) for model in (self.language_models if models is None else models)]
         rows = [row(self.difference(model, reference, **where), name=model.name) for model in chosen if model != reference]
         return pd.DataFrame(rows).set_index("name").sort_values("estimate")
+
+
+    def by_position(self, model: Model | str, other: Model | str, **where: Any) -> pd.DataFrame:
+        """`difference` in each bin of positions in which evaluations keep losses; index: first position of the bin."""
+        model = self._model(model)
+        length = where.get("length") or model.length
+        edges = self._array(model.jobs[0], self._perplexity(model.jobs[0], length, where.get("variant", "")), f"edges.{length}")
+        rows = [row(self.difference(model, other, positions=(int(a), int(b)), **where), position=int(a))
+                for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        return pd.DataFrame(rows).set_index("position")
+
+    def curves(self, *models: Model | str, measure: str = "nll") -> pd.DataFrame:
+        """A measure in training (`nll`: light held-out losses; `train_loss`), mean over domains and seeds: rows are optimiser
+        steps, columns the models' names."""
+        rows = self.table[(self.table["measure"] == measure) & self.table["step"].notna()]
+        found = {}
+        for model in map(self._model, models):
+            runs = {self.database.fingerprint(job.run) for job in model.jobs}
+            found[model.name] = rows[rows["run"].isin(runs)].groupby("step")["value"].mean()
+        return pd.DataFrame(found)
 
 
 def minus(a: Windows, b: Windows) -> Windows:

@@ -9,15 +9,14 @@ import numpy as np
 
 from lib.config import TrainConfig
 from lib.errors import SuiteError
-from lib.patterns import build
+from lib.patterns import Pattern, build
 from lib.patterns.christoffel import carry_word
 from lib.patterns.learned import alpha_of
 from suite.claims.evidence import Measured, Part
 from suite.claims.measures import measure
 from suite.study import graph
 from suite.study.comparisons import recommended
-from suite.study.findings import (christoffel, learned_alpha, power_law_sigma,
-                                  window_sweep)
+from suite.study.findings import christoffel, learned_alpha, power_law_sigma
 from suite.study.frames import NotTested, Study
 
 PAPER_LENGTH = 1024
@@ -26,19 +25,23 @@ HOPS = 16               # more than any two tokens of the document's graph need
 
 # Fibonacci: audit rows 1, 2, 11, 12, 13, 15 and 25
 
+def paper_pattern(base: str = "fibonacci", schedule: str = "fixed", window: int = 8) -> Pattern:
+    """A pattern of the paper at its depth of 16 layers and 8 heads."""
+    return build("scaled_base", layers=16, heads=8, base=base, schedule=schedule, window=window)
+
+
 @measure("tokens", exact=True)
 def reach_difference(study: Study | None) -> Measured:
     """Reach of the paper's powers of two minus that of its Fibonacci base, T = 1024."""
-    table = window_sweep.reach_table(PAPER_LENGTH)
-    return Measured.fact("Reach of the powers of two minus that of the Fibonacci base", table.loc["pow2", "reach"]
-                      - table.loc["fibonacci", "reach"])
+    pow2, fibonacci = (max(paper_pattern(base).plan(0, PAPER_LENGTH).distances) for base in ("pow2", "fibonacci"))
+    return Measured.fact("Reach of the powers of two minus that of the Fibonacci base", pow2 - fibonacci)
 
 
 @measure("layers of 16", exact=True, every=True)
 def untrained_layers(study: Study | None, *, bases: tuple[str, ...]) -> Measured:
     """Layers of the paper's linear stagger that query distances at 4096 tokens that training at 1024 has not shown."""
     return Measured(tuple(Part(f"Layers with untrained distances at 4 times the training length, {base}",
-                            float(layers_that_grow(window_sweep.paper_pattern(base, "linear")))) for base in bases))
+                            float(layers_that_grow(paper_pattern(base, "linear")))) for base in bases))
 
 
 def layers_that_grow(pattern) -> int:
@@ -57,14 +60,14 @@ def key_rows_difference(study: Study | None) -> Measured:
 @measure("distances", exact=True)
 def distances_beyond_window(study: Study | None, *, window: int) -> Measured:
     """Distances of one layer of the paper's fixed pattern beyond the window."""
-    found = window_sweep.paper_pattern(window=window).plan(0, PAPER_LENGTH).distances
+    found = paper_pattern(window=window).plan(0, PAPER_LENGTH).distances
     return Measured.fact(f"Distances beyond the window at W = {window}", sum(d > window for d in found))
 
 
 @measure("distances", exact=True)
 def distances_of_the_stack(study: Study | None, *, window: int) -> Measured:
     """Distinct distances of all 16 layers of the paper's linear stagger together."""
-    pattern = window_sweep.paper_pattern(schedule="linear", window=window)
+    pattern = paper_pattern(schedule="linear", window=window)
     return Measured.fact(f"Distances of 16 layers together at W = {window}", len(graph.stack_distances(pattern, PAPER_LENGTH)))
 
 
