@@ -165,3 +165,11 @@ def test_when_a_row_of_the_audit_is_named_then_the_page_of_the_audit_has_it():
     texts = [*modules().values(), *(ROOT / "notebooks").glob("*.ipynb"), ROOT / "suite" / "claims" / "ledger.yaml"]
     assert audit_rows(" ".join(file.read_text("utf-8") for file in texts)) <= set(anchors)
     assert audit_rows("audit row 4, audit rows 6, 7 and 8; Audit rows 22 to 24") == {4, 6, 7, 8, 22, 23, 24}
+
+
+def test_when_a_report_is_made_then_no_module_needs_what_only_the_tests_or_ray_bring():
+    apart = {"ray", "transformers", "triton", "pytest", "hypothesis"}
+    needing = {name for name, file in modules().items() for node in ast.parse(file.read_text("utf-8")).body
+               if isinstance(node, (ast.Import, ast.ImportFrom))
+               if apart & {imported_name.split(".")[0] for imported_name in named(node)}}
+    assert {name.rpartition(".")[0] for name in needing} == {"lib.attention.gpu"}, "kernels for a GPU"
