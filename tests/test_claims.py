@@ -95,8 +95,8 @@ def broken(change) -> dict:
     (lambda e: e["measure"].pop("others"), "the argument others"),
     (lambda e: e["measure"].update(window="six"), "window"),
     (lambda e: e["measure"].update(series="Dense"), "series"),
-    (lambda e: e["published"].pop("source"), "the key source is missing"),
-    (lambda e: e["published"].update(value="-0.04"), "a number")])
+    (lambda e: e["published"].pop("source"), "the key published.source is missing"),
+    (lambda e: e["published"].update(value="-0.04"), "published.value = '-0.04' is not valid")])
 def test_when_an_entry_is_wrong_then_the_error_names_the_claim_and_the_key(change, words):
     with pytest.raises(SuiteError, match=re.escape(words)) as error:
         read(broken(change), "claim fib-x")

@@ -1,55 +1,75 @@
-"""The ledger's file, read strictly: a slip in it is an error that names the claim, the key and the remedy."""
+"""The ledger's file, read strictly by pydantic: a slip in it is an error that names the claim, the key and the remedy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import (AfterValidator, BeforeValidator, ConfigDict, Field,
+                      StrictFloat, StringConstraints, TypeAdapter,
+                      ValidationError)
+from pydantic.dataclasses import dataclass
 
 from lib import paths
 from lib.errors import SuiteError, one_of
 from suite.claims.measures import Measure, known
 from suite.claims.region import Region
-from suite.settings.parameters import validated
 
 LEDGER = Path(__file__).with_name("ledger.yaml")
-DOCUMENTS = ("fibonacci", "powerlaw", "christoffel", "audit", "suite")
 KEYS = ("id", "document", "statement", "comparison", "published", "supported_if", "notebook", "section", "measure")
-OPTIONAL = ("published",)
-PUBLISHED = ("value", "unit", "source", "recompute")
+DOCUMENTS = ("fibonacci", "powerlaw", "christoffel", "audit", "suite")
+CLOSED = ConfigDict(extra="forbid", arbitrary_types_allowed=True, populate_by_name=True)
+Words = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Call:
     """A measure with its arguments."""
     measure: Measure
     arguments: tuple[tuple[str, Any], ...] = ()
 
+    @classmethod
+    def read(cls, value: Any) -> Call:
+        """From the ledger: `{name: loss_difference, series: [...], ...}`."""
+        if isinstance(value, Call):
+            return value
+        if not isinstance(value, dict) or "name" not in value:
+            raise SuiteError(f"measure = {value!r} is not valid: a mapping with the name of a function and its arguments")
+        measure = known()[one_of(str(value["name"]), known(), "measure")]
+        given = {name: tuple(each) if isinstance(each, list) else each for name, each in value.items() if name != "name"}
+        try:
+            checked = measure.arguments.model_validate(given)
+        except ValidationError as error:
+            raise SuiteError(f"measure {measure.name}: {explained(error, measure.arguments.model_fields, 'argument')}") from None
+        return cls(measure, tuple((name, getattr(checked, name)) for name in given))
 
-@dataclass(frozen=True)
+
+Called = Annotated[Call, BeforeValidator(Call.read)]
+
+
+@dataclass(frozen=True, config=CLOSED)
 class Published:
     """What the paper published: the value, where it stands, and how it is computed from the published table."""
-    value: float
+    value: StrictFloat
     unit: str
-    source: str
-    recompute: Call
+    source: Words
+    recompute: Called
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Claim:
-    """One entry of the ledger."""
-    id: str
-    document: str               # fibonacci | powerlaw | christoffel | audit | suite
-    statement: str              # what is claimed, in the suite's words
-    comparison: str             # what decides it
-    region: Region
-    notebook: str               # where the evidence stands
-    section: str                # its heading there
-    call: Call
+    """One entry of the ledger. notebook, section: where the evidence stands, and its heading there."""
+    id: Words
+    document: Annotated[str, AfterValidator(lambda name: one_of(name, DOCUMENTS, "document"))]
+    statement: Words            # what is claimed, in the suite's words
+    comparison: Words           # what decides it
+    region: Annotated[Region, BeforeValidator(Region.read), Field(validation_alias="supported_if")]
+    notebook: Annotated[str, AfterValidator(lambda name: one_of(name, notebooks(), "notebook"))]
+    section: Words
+    call: Annotated[Called, Field(validation_alias="measure")]
     published: Published | None = None
 
     @property
@@ -60,6 +80,10 @@ class Claim:
     def rule(self) -> str:
         """What is supported and what is contradicted."""
         return self.region.rule(self.call.measure)
+
+
+def notebooks() -> list[str]:
+    return [file.stem for file in paths.NOTEBOOKS.glob("*.ipynb")]
 
 
 @lru_cache(maxsize=None)
@@ -88,47 +112,21 @@ def named(entry: Any, number: int) -> str:
 def read(entry: Any, where: str) -> Claim:
     """One entry as a claim; errors begin with `where`."""
     try:
-        keys(entry, KEYS, OPTIONAL)
-        for key in set(entry) - {"published", "supported_if", "measure"}:
-            if not isinstance(entry[key], str) or not entry[key].strip():
-                raise SuiteError(f"{key} = {entry[key]!r} is not valid: words")
-        one_of(entry["document"], DOCUMENTS, "document")
-        one_of(entry["notebook"], [file.stem for file in paths.NOTEBOOKS.glob("*.ipynb")], "notebook")
-        return Claim(id=entry["id"], document=entry["document"], statement=entry["statement"].strip(),
-                     comparison=entry["comparison"].strip(), region=Region.read(entry["supported_if"]),
-                     notebook=entry["notebook"], section=entry["section"], call=call(entry["measure"]),
-                     published=published(entry["published"]) if "published" in entry else None)
-    except SuiteError as error:
-        raise SuiteError(f"{where}: {error}") from None
+        return TypeAdapter(Claim).validate_python(entry)
+    except ValidationError as error:
+        raise SuiteError(f"{where}: {explained(error, KEYS, 'key')}") from None
 
 
-def keys(entry: Any, wanted: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
-    """A mapping with all of `wanted` and nothing else."""
-    if not isinstance(entry, Mapping):
-        raise SuiteError(f"{entry!r} is not valid: a mapping with {', '.join(wanted)}")
-    for key in entry:
-        one_of(str(key), wanted, "key")
-    for key in wanted:
-        if key not in entry and key not in optional:
-            raise SuiteError(f"the key {key} is missing")
-
-
-def call(value: Any) -> Call:
-    """`{name: loss_difference, series: [...], ...}`."""
-    if not isinstance(value, Mapping) or "name" not in value:
-        raise SuiteError(f"measure = {value!r} is not valid: a mapping with the name of a function and its arguments")
-    measures = known()
-    measure = measures[one_of(str(value["name"]), measures, "measure")]
-    given = {name: argument for name, argument in value.items() if name != "name"}
-    arguments = validated(given, measure.declared, f"measure {measure.name}", "argument")
-    for name, declared in measure.declared.items():
-        if declared.default is None and name not in arguments:
-            raise SuiteError(f"measure {measure.name}: the argument {name} ({declared.type}) is missing")
-    return Call(measure, tuple(arguments.items()))
-
-
-def published(value: Any) -> Published:
-    keys(value, PUBLISHED)
-    if not isinstance(value["value"], (int, float)) or isinstance(value["value"], bool):
-        raise SuiteError(f"published value = {value['value']!r} is not valid: a number")
-    return Published(float(value["value"]), str(value["unit"]), str(value["source"]), call(value["recompute"]))
+def explained(error: ValidationError, names: Iterable[str], kind: str) -> str:
+    """The first thing that pydantic found wrong, with the remedy. names: what a mapping may hold; kind: what it holds."""
+    first = error.errors()[0]
+    name = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return f"the {kind} {name} is missing"
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        try:
+            one_of(name, names, kind)
+        except SuiteError as unknown:
+            return str(unknown)
+    own = first.get("ctx", {}).get("error")
+    return str(own) if isinstance(own, SuiteError) else f"{name} = {first['input']!r} is not valid: {first['msg']}"

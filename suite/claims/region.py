@@ -26,6 +26,8 @@ class Region:
     @classmethod
     def read(cls, value: object) -> Region:
         """From the ledger; a `SuiteError` says what is wrong."""
+        if isinstance(value, Region):
+            return value
         if not isinstance(value, Mapping) or len(value) != 1:
             raise SuiteError(f"supported_if = {value!r} is not valid: one of {', '.join(KINDS)} with its number")
         (kind, given), = value.items()

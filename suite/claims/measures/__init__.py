@@ -11,10 +11,12 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import get_type_hints
+
+from pydantic import BaseModel, ConfigDict, create_model
 
 from suite.claims.evidence import Measured
-from suite.settings.parameters import Declared
 
 _FOUND: dict[str, Measure] = {}
 
@@ -30,12 +32,13 @@ class Measure:
     every: bool = False
     by_run: bool = False
 
-    @property
-    def declared(self) -> dict[str, Declared]:
-        """Its arguments; None as default: must be given."""
-        signature = inspect.signature(self.function)
-        return {name: Declared(name, str(own.annotation), None if own.default is own.empty else own.default)
-                for name, own in signature.parameters.items() if own.kind is own.KEYWORD_ONLY}
+    @cached_property
+    def arguments(self) -> type[BaseModel]:
+        """Its keyword arguments, as a model that checks them."""
+        hints, signature = get_type_hints(self.function), inspect.signature(self.function)
+        fields = {name: (hints[name], ... if own.default is own.empty else own.default)
+                  for name, own in signature.parameters.items() if own.kind is own.KEYWORD_ONLY}
+        return create_model(self.name, __config__=ConfigDict(extra="forbid", strict=True), **fields)
 
 
 def measure(unit: str, **kind: bool) -> Callable[[Callable[..., Measured]], Callable[..., Measured]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -12,12 +13,13 @@ from lib.errors import SuiteError
 from lib.patterns import Pattern, build
 from lib.patterns.christoffel import carry_word
 from lib.patterns.learned import alpha_of
-from suite.claims.evidence import Measured, Part
+from suite.claims.evidence import Measured
 from suite.claims.measures import measure
+from suite.experiments.christoffel import split_word
 from suite.study import graph
 from suite.study.comparisons import recommended
 from suite.study.findings import christoffel, learned_alpha, power_law_sigma
-from suite.study.frames import NotTested, Study
+from suite.study.frames import Model, NotTested, Study
 
 PAPER_LENGTH = 1024
 HOPS = 16               # more than any two tokens of the document's graph need
@@ -40,8 +42,8 @@ def reach_difference(study: Study | None) -> Measured:
 @measure("layers of 16", exact=True, every=True)
 def untrained_layers(study: Study | None, *, bases: tuple[str, ...]) -> Measured:
     """Layers of the paper's linear stagger that query distances at 4096 tokens that training at 1024 has not shown."""
-    return Measured(tuple(Part(f"Layers with untrained distances at 4 times the training length, {base}",
-                            float(layers_that_grow(paper_pattern(base, "linear")))) for base in bases))
+    return Measured.facts([(f"Layers with untrained distances at 4 times the training length, {base}",
+                            layers_that_grow(paper_pattern(base, "linear"))) for base in bases])
 
 
 def layers_that_grow(pattern) -> int:
@@ -164,27 +166,25 @@ def mean_hops(sigma: float, draws: int, radius: int, length: int) -> float:
 @measure("hops", exact=True, every=True)
 def diameter_difference(study: Study, *, other: str) -> Measured:
     """Diameter of a layer's graph, edges taken both ways, power law at the document's sigma minus `other`."""
-    return Measured(tuple(Part(f"Diameter of {a} minus {b} at T = {T}", mine - theirs)
-                       for a, b, T, mine, theirs in graphs_beside(study, other, graph.diameter)))
+    return graphs_beside(study, other, "Diameter", graph.diameter)
 
 
 @measure("", exact=True, every=True)
 def spectral_gap_difference(study: Study, *, other: str) -> Measured:
     """Spectral gap of a layer's normalised mask Laplacian, power law at the document's sigma minus `other`."""
-    return Measured(tuple(Part(f"Spectral gap of {a} minus {b} at T = {T}", mine - theirs)
-                       for a, b, T, mine, theirs in graphs_beside(study, other, graph.spectral_gap)))
+    return graphs_beside(study, other, "Spectral gap", graph.spectral_gap)
 
 
-def graphs_beside(study: Study, other: str, number) -> list[tuple[str, str, int, float, float]]:
-    """A number of the first layer's graph of each recommended model and of its control."""
-    found = []
+def graphs_beside(study: Study, other: str, what: str, number: Callable[[Pattern, int, int], float | None]) -> Measured:
+    """A number of the first layer's graph of each recommended model minus that of its control."""
+    rows = []
     for model in recommended(study):
-        control = study.partner(model, other)
-        values = [number(m.pattern, 0, model.length) for m in (model, control)]
-        if None in values:
+        control, T = study.partner(model, other), model.length
+        mine, theirs = (number(m.pattern, 0, T) for m in (model, control))
+        if mine is None or theirs is None:
             raise NotTested(f"the graph of {model.name} or of {control.name} is not connected")
-        found.append((model.name, control.name, model.length, *map(float, values)))
-    return found
+        rows.append((f"{what} of {model.name} minus {control.name} at T = {T}", mine - theirs))
+    return Measured.facts(rows)
 
 
 # Christoffel: audit rows 22 to 24
@@ -192,71 +192,60 @@ def graphs_beside(study: Study, other: str, number) -> list[tuple[str, str, int,
 @measure("keys", exact=True, every=True)
 def prefix_discrepancy(study: Study, *, also: tuple[str, ...]) -> Measured:
     """Largest distance of the keys in a prefix of the word from slope times its length: the words trained here and others."""
-    return Measured(tuple(Part(f"Prefix discrepancy of {word}", float(graph.prefix_discrepancy(
-        carry_word(*split(word)), fraction(word)))) for word in words(study, also)))
+    return of_words("Prefix discrepancy of {}", (*study.parameters.words, *also), lambda word: float(
+        graph.prefix_discrepancy(carry_word(*split_word(word)), Fraction(*split_word(word)))))
 
 
 @measure("keys", exact=True, every=True)
 def density_error(study: Study, *, also: tuple[str, ...]) -> Measured:
     """Keys of one period of the word minus m."""
-    return Measured(tuple(Part(f"Keys a period of {word} minus m", float(sum(carry_word(*split(word))) - split(word)[0]))
-                       for word in words(study, also)))
+    return of_words("Keys a period of {} minus m", (*study.parameters.words, *also),
+                    lambda word: len(ones(word)) - split_word(word)[0])
 
 
 @measure("different gaps", exact=True, every=True)
 def gaps(study: Study | None, *, words: tuple[str, ...]) -> Measured:
     """Different gaps between neighbouring offsets; 1: a fixed stride."""
-    return Measured(tuple(Part(f"Neighbouring offsets of {word} have", float(len(set(np.diff(ones(word)))))) for word in words))
+    return of_words("Neighbouring offsets of {} have", words, lambda word: len(set(np.diff(ones(word)))))
 
 
 @measure("residue classes of 8", exact=True, every=True)
 def residue_classes(study: Study | None, *, words: tuple[str, ...]) -> Measured:
     """Residue classes modulo 8 that a word's offsets fall into."""
-    return Measured(tuple(Part(f"Offsets of {word} lie in", float(len(set(ones(word) % 8)))) for word in words))
+    return of_words("Offsets of {} lie in", words, lambda word: len(set(ones(word) % 8)))
 
 
 @measure("keys", exact=True, every=True)
 def keys_by_the_documents_rule(study: Study | None, *, words: tuple[str, ...]) -> Measured:
     """Offsets that the document's causal condition `i + o <= i` keeps."""
-    return Measured(tuple(Part(f"Keys of {word} with i + o <= i", float((ones(word) <= 0).sum())) for word in words))
+    return of_words("Keys of {} with i + o <= i", words, lambda word: (ones(word) <= 0).sum())
 
 
 @measure("of the distances", exact=True, every=True)
 def bridged_difference(study: Study, *, series: str, other: str, depth: int) -> Measured:
     """Share of the distances below T that the first `depth` layers of `series` bridge minus that of `other`."""
-    parts = []
-    for model, control in study.pairs((series,), (other,)):
-        mine, theirs = (float(graph.stack_sums(m.pattern, m.length)[depth].mean()) for m in (model, control))
-        parts.append(Part(f"Distances that {depth} layers of {model.name} bridge minus {control.name}", mine - theirs))
-    return Measured(tuple(parts))
+    def bridged(model: Model) -> float:
+        return float(graph.stack_sums(model.pattern, model.length)[depth].mean())
+    return Measured.facts([(f"Distances that {depth} layers of {model.name} bridge minus {control.name}",
+                            bridged(model) - bridged(control)) for model, control in study.pairs((series,), (other,))])
 
 
 @measure("of the distances", exact=True, every=True)
 def reach_over_random(study: Study | None, *, words: tuple[str, ...], depth: int) -> Measured:
     """Share of the distances 0 to 2047 that `depth` layers of a word bridge minus that of as many random offsets."""
-    random = "Random offsets, 64 of 512"
     table = christoffel.document_reach(depth).iloc[-1]
-    return Measured(tuple(Part(f"Reach of {word} in {depth} layers minus that of random offsets",
-                            float(table[next(name for name in table.index if name.startswith(f"Christoffel {word}"))]
-                                  - table[random])) for word in words))
+    return of_words(f"Reach of {{}} in {depth} layers minus that of random offsets", words, lambda word: (
+        table[next(name for name in table.index if name.startswith(f"Christoffel {word}"))]
+        - table["Random offsets, 64 of 512"]))
 
 
-def split(word: str) -> tuple[int, int]:
-    m, _, k = word.partition("/")
-    return int(m), int(k)
-
-
-def fraction(word: str):
-    from fractions import Fraction
-    return Fraction(*split(word))
+def of_words(what: str, words: Sequence[str], number: Callable[[str], float]) -> Measured:
+    """An exact number of each Christoffel word `m/k`; `what` has its place in braces."""
+    return Measured.facts([(what.format(word), number(word)) for word in dict.fromkeys(words)])
 
 
 def ones(word: str) -> np.ndarray:
-    return np.flatnonzero(carry_word(*split(word)))
-
-
-def words(study: Study, also: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys((*study.parameters.words, *also)))
+    return np.flatnonzero(carry_word(*split_word(word)))
 
 
 @measure("", exact=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from suite import published
-from suite.claims.evidence import Measured, Part
+from suite.claims.evidence import Measured
 from suite.claims.measures import measure
 from suite.study.frames import Study
 
@@ -18,46 +18,38 @@ SEED = 42
 # perplexity.csv, length_extrapolation.csv, position_loss.csv
 
 @measure("nats a token", exact=True)
-def published_difference(study: Study | None, *, series: str, other: str, window: int, other_window: int = 0) -> Measured:
-    """Log of the ratio of perplexities, a mean over the four datasets (seed 42, perplexity.csv)."""
-    table = published.read("perplexity").query("seed == @SEED")
-    values = [log_mean(table, name, at) for name, at in ((series, window), (other, other_window or window))]
-    return Measured.fact(f"Published loss of {series} minus {other} at W = {window}", values[0] - values[1])
+def published_difference(study: Study | None, *, series: str, other: str, window: int, other_window: int = 0,
+                         length: int = 0) -> Measured:
+    """Log of the ratio of perplexities: a mean over the four datasets (seed 42, perplexity.csv), or at an evaluation length,
+    a mean over the two of length_extrapolation.csv; Dense has no window."""
+    table = (published.read("length_extrapolation").query("eval_length == @length") if length else
+             published.read("perplexity").query("seed == @SEED"))
+    value = log_mean(table, series, window) - log_mean(table, other, other_window or window)
+    where = f"W = {window}" + (f", {length} tokens" if length else "")
+    return Measured.fact(f"Published loss of {series} minus {other} at {where}", value)
 
 
 @measure("nats a token", exact=True)
-def published_difference_at(study: Study | None, *, series: str, other: str, window: int, length: int) -> Measured:
-    """The same at an evaluation length, a mean over the two datasets of length_extrapolation.csv; Dense has no window."""
-    table = published.read("length_extrapolation").query("eval_length == @length")
-    value = log_mean(table, series, window) - log_mean(table, other, window)
-    return Measured.fact(f"Published loss of {series} minus {other} at W = {window}, {length} tokens", value)
-
-
-@measure("nats a token", exact=True)
-def published_growth(study: Study | None, *, series: str, window: int) -> Measured:
-    """Log of perplexity at 4096 tokens over that at 1024, a mean over two datasets (length_extrapolation.csv)."""
-    return Measured.fact(f"Published growth of the loss of {series} at W = {window}, 1024 to 4096 tokens", growth(series, window))
+def published_growth(study: Study | None, *, series: str, window: int, other: str = "") -> Measured:
+    """Log of perplexity at 4096 tokens over that at 1024, a mean over two datasets (length_extrapolation.csv); of `series`, or
+    minus that of `other`."""
+    value = growth(series, window) - (growth(other, window) if other else 0.0)
+    whose = f"{series} minus {other}" if other else series
+    return Measured.fact(f"Published growth of the loss of {whose} at W = {window}, 1024 to 4096 tokens", value)
 
 
 @measure("nats a token", exact=True, every=True)
 def published_growth_of_all(study: Study | None) -> Measured:
     """`published_growth` of every sparse model of the paper."""
     models = published.read("length_extrapolation").query("base != 'dense'")[["series", "window"]].drop_duplicates()
-    return Measured(tuple(Part(f"Published growth of the loss of {own.series} at W = {own.window:g}, 1024 to 4096 tokens",
-                            growth(own.series, own.window)) for own in models.itertuples()))
+    return Measured.facts([(f"Published growth of the loss of {own.series} at W = {own.window:g}, 1024 to 4096 tokens",
+                            growth(own.series, own.window)) for own in models.itertuples()])
 
 
 @measure("nats a token", exact=True)
 def published_largest_growth(study: Study | None) -> Measured:
     """The largest of `published_growth_of_all`."""
-    return max_of(published_growth_of_all(study))
-
-
-@measure("nats a token", exact=True)
-def published_growth_difference(study: Study | None, *, series: str, other: str, window: int) -> Measured:
-    """Growth of one model minus that of another."""
-    return Measured.fact(f"Published growth of the loss, {series} minus {other} at W = {window}",
-                      growth(series, window) - growth(other, window))
+    return Measured((max(published_growth_of_all(study).parts, key=lambda part: part.estimate),))
 
 
 @measure("nats a token", exact=True)
@@ -80,10 +72,6 @@ def growth(series: str, window: float) -> float:
     table = published.read("length_extrapolation")
     lengths = table["eval_length"]
     return log_mean(table[lengths == 4096], series, window) - log_mean(table[lengths == 1024], series, window)
-
-
-def max_of(found: Measured) -> Measured:
-    return Measured((max(found.parts, key=lambda part: part.estimate),))
 
 
 # cost.csv and battery.csv
