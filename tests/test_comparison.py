@@ -10,6 +10,7 @@ import pytest
 from lib import paths
 from lib.config import PatternSpec, RunConfig
 from lib.patterns import build
+from suite.experiments.base import Job
 from suite.run import compare as comparison
 from suite.settings.profiles import load
 
@@ -49,8 +50,7 @@ def test_when_a_family_cannot_have_the_pairs_then_the_text_says_which(small):
     assert len(left_out) == 1 and "Dense twice" in left_out[0]
 
 
-def test_when_tables_have_results_then_the_best_of_the_profiles_own_models_stands_for_its_family(small, tmp_path, monkeypatch):
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
+def test_when_tables_have_results_then_the_best_of_the_profiles_own_models_stands_for_its_family(small, outputs):
     runs = {"aa": RunConfig(PatternSpec.of("scaled_base", window=6), small.model, small.train),
             "bb": RunConfig(PatternSpec.of("learned", window=6), small.model, small.train),
             "cc": RunConfig(PatternSpec.of("scaled_base", window=1), train=small.train)}       # a wider model: not comparable
@@ -60,21 +60,32 @@ def test_when_tables_have_results_then_the_best_of_the_profiles_own_models_stand
             [("Fixed", "aa", 256, None, None, 3.1), ("Learned", "bb", 256, None, None, 3.0), ("Wide", "cc", 256, None, None, 2.0),
              ("Fixed", "aa", 512, None, None, 1.0), ("Fixed", "aa", 256, 100, None, 1.0), ("Fixed", "aa", 256, None, "x", 1.0),
              ("Gone", "dd", 256, None, None, 1.0)]]
+    assert comparison.champions(small, Recorded({})) == {}         # there are no tables yet
     paths.results("small").mkdir(parents=True)
     pd.DataFrame(rows).to_csv(paths.results("small") / "01_window_sweep.csv", index=False)
     assert comparison.champions(small, Recorded(runs)) == {"scaled-base": ("Learned", PatternSpec.of("learned", window=6))}
 
 
-def test_when_there_are_no_tables_then_there_are_no_champions(small, tmp_path, monkeypatch):
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
-    assert comparison.champions(small, Recorded({})) == {}
+def test_when_a_parameter_is_given_then_literals_are_read_and_names_kept():
+    for text, value in [("8", 8), ("0.5", 0.5), ("coprime", "coprime"), ("(1, 2)", (1, 2)), ("True", True)]:
+        assert comparison.value_of(text) == value
 
 
-@pytest.mark.parametrize(("text", "value"), [("8", 8), ("0.5", 0.5), ("coprime", "coprime"), ("(1, 2)", (1, 2)), ("True", True)])
-def test_when_a_parameter_is_given_then_literals_are_read_and_names_kept(text, value):
-    assert comparison.value_of(text) == value
+def test_when_k_is_chosen_then_it_is_the_largest_prime_that_fits():
+    assert list(map(comparison.prime_below, (256, 251, 64, 2))) == [251, 251, 61, 2]
 
 
-@pytest.mark.parametrize(("length", "prime"), [(256, 251), (251, 251), (64, 61), (2, 2)])
-def test_when_k_is_chosen_then_it_is_the_largest_prime_that_fits(length, prime):
-    assert comparison.prime_below(length) == prime
+def test_when_patterns_are_compared_then_the_table_is_ranked_and_marks_the_pattern(small):
+    job = Job.of(RunConfig(PatternSpec.of("local", window=3), small.model, small.train))
+    losses = iter([2.0, 1.0])
+
+    class Database:
+        def metrics(self, job):
+            return pd.DataFrame({"measure": ["nll"], "step": [None], "position": [None], "value": [next(losses)],
+                                 "run_tokens_per_s": [1234.5]})
+    mine = build("local", layers=2, heads=2, window=3)
+    text = comparison.table([comparison.Entry("mine", mine, job), comparison.Entry("other", mine, job)], Database(), 256)
+    header, first, second = (line.split() for line in text.splitlines())
+    assert header[:2] == ["pattern", "perplexity"]
+    assert first[:5] == ["1", "other", "2.72", "-63.2", "%"] and second[:4] == ["2", ">", "mine", "7.39"]
+    assert second[-2:] == ["1,234", "window=3"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import shutil
 import sqlite3
 import time
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,8 +15,7 @@ import pandas as pd
 import pytest
 
 from lib import paths
-from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
-                        RunConfig, TrainConfig)
+from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
 from lib.errors import SuiteError
 from suite.evals.base import EvalResult, Metric
 from suite.experiments.base import Job
@@ -24,10 +23,9 @@ from suite.cli import main
 from suite.run import browse
 from suite.run import database as module
 from suite.run.database import Database, Facts
-from suite.settings import fingerprints as identity
+from suite.settings.progress import text_table
 
 FACTS = Facts({"python": "3.11.0", "torch": "2.13.0", "numpy": "2.4.6", "suite": "0.1.0"}, "a processor, 2 cores", "cpu", 1)
-TEXT = SimpleNamespace(fingerprint="some text")
 ONE = Evaluation.of("task", count=1)
 TWO = Evaluation.of("task", count=2)
 
@@ -98,107 +96,57 @@ def test_when_recording_is_interrupted_then_nothing_of_it_is_there(filled):
     assert filled.facts(filled.fingerprint(run(3))) is None
 
 
-def test_when_a_run_is_recorded_again_then_it_is_replaced(filled):
+def test_when_a_trained_run_is_recorded_again_then_it_is_replaced_and_a_later_failure_changes_nothing(filled):
     filled.record_training(run(), FACTS, result(8.0), 1234, module.now())
     filled.record_evaluation(run(), ONE, EvalResult([Metric("accuracy", 0.75)]), 0.1)
+    for seed in (0, 1):
+        filled.record_failure(run(seed), FACTS, "no such luck")
     assert filled.metrics(Job.of(run(), ONE))["value"].tolist() == [8.0, 4.0, 0.75]
-
-
-def test_when_a_trained_run_fails_later_then_it_stays_trained(filled):
-    filled.record_failure(run(), FACTS, "no such luck")
-    filled.record_failure(run(1), FACTS, "no such luck")
     assert filled.trained(run()) and not filled.trained(run(1))
 
 
-# What a fingerprint depends on
-
-def test_when_configuration_data_or_evaluation_differ_then_the_keys_differ():
-    text = run(data=DataConfig.of("text"))
-    keys = [identity.run_fingerprint(r, c) for r, c in [
-        (run(), None), (run(1), None), (run(data=DataConfig.of("copying", symbols=4)), None),
-        (run(pattern=PatternSpec.of("local", window=4)), None), (text, TEXT), (text, SimpleNamespace(fingerprint="other"))]]
-    assert len(set(keys)) == len(keys)
-    assert identity.run_fingerprint(run(), TEXT) == keys[0]              # a synthetic task reads no text
-    assert identity.evaluation_fingerprint(ONE) != identity.evaluation_fingerprint(TWO)
-    with pytest.raises(SuiteError, match="without a corpus"):
-        identity.run_fingerprint(text, None)
-
-
-def test_when_a_run_goes_through_json_then_its_key_is_the_same():
-    nested = run(data=DataConfig.of("copying", mixture=(("a", 0.5), ("b", 0.5))))
-    again = RunConfig.from_dict(json.loads(json.dumps(nested.to_dict())))
-    assert identity.run_fingerprint(again, None) == identity.run_fingerprint(nested, None)
-
-
-CACHED = (identity.parsed, identity.code_fingerprint, identity.names_in, identity.modules_of,
-          identity.evaluation_fingerprint)
-
-
-@pytest.fixture
-def tree(tmp_path, monkeypatch):
-    """A copy of lib whose files may be changed; the function gives the keys after a change."""
-    root = tmp_path / "tree"
-    shutil.copytree(paths.ROOT / "lib", root / "lib", ignore=shutil.ignore_patterns("__pycache__", "published"))
-    monkeypatch.setattr(paths, "ROOT", root)
-
-    def keys(file: str = "", change=lambda text: text) -> dict[str, str]:
-        if file:
-            path = root / "lib" / file
-            path.write_text(change(path.read_text() if path.exists() else ""))
-        for cached in CACHED:
-            cached.cache_clear()
-        perplexity = Evaluation.of("perplexity", tokens=64, pattern=("strided", (("stride", 2),)))
-        return {"local": identity.run_fingerprint(run(), None),
-                "dense": identity.run_fingerprint(run(pattern=PatternSpec.of("dense")), None),
-                "text": identity.run_fingerprint(run(data=DataConfig.of("text")), TEXT),
-                "task": identity.evaluation_fingerprint(ONE), "perplexity": identity.evaluation_fingerprint(perplexity),
-                "alphas": identity.evaluation_fingerprint(Evaluation.of("alphas"))}
-    yield keys
-    for cached in CACHED:
-        cached.cache_clear()
-
-
-def append(code: str):
-    return lambda text: f"{text}\n{code}\n"
-
-
-@pytest.mark.parametrize("file, change, changed", [
-    ("training.py", append("# a remark"), ""),
-    ("training.py", lambda text: text.replace('"""', '"""Said better. ', 1), ""),
-    ("training.py", append("STEP = 3"), "local dense text"),
-    ("model.py", append("STEP = 3"), "local dense text"),
-    ("data.py", append("STEP = 3"), "local dense text"),                  # alphas imports it for type checkers only
-    ("attention/reference.py", append("STEP = 3"), "local dense text"),
-    ("attention/new.py", append("STEP = 3"), "local dense text"),         # which may be imported when it is needed
-    ("patterns/local.py", append("STEP = 3"), "local text"),
-    ("patterns/dense.py", append("STEP = 3"), "dense"),
-    ("patterns/strided.py", append("STEP = 3"), "perplexity"),
-    ("tasks/copying.py", append("STEP = 3"), "local dense"),
-    ("tasks/lego.py", append("STEP = 3"), ""),
-    ("evals/perplexity.py", append("STEP = 3"), "perplexity"),
-    ("evals/task.py", append("STEP = 3"), "task"),
-    ("plots.py", append("STEP = 3"), ""),
-    ("engine.py", append("STEP = 3"), ""),
-    ("report/__init__.py", append("STEP = 3"), ""),
-])
-def test_when_code_changes_then_exactly_what_it_determines_gets_a_new_key(tree, file, change, changed):
-    before = tree()
-    after = tree(file, change)
-    differ = {name for name in before if before[name] != after[name]}
-    if "dense" in differ:                    # an evaluation of a run that is new is new, whatever its own key
-        differ -= {"task", "perplexity"}
-    assert differ == set(changed.split())
+def test_when_a_record_comes_from_another_machine_then_the_database_is_the_same(filled):
+    """Through JSON, as a worker of a Ray cluster sends it; numpy's numbers and every kind of array included."""
+    arrays = {"right": np.arange(6, dtype=np.float32).reshape(2, 3), "empty": np.zeros((0, 2)), "yes": np.array([True])}
+    entries = [("record_training", FACTS, result(0.25, model="not sent"), 99, module.now()),
+               ("record_evaluation", ONE, EvalResult([Metric("alpha", np.float32(1.5), layer=np.int64(1))], arrays), 0.1)]
+    for name, *given in entries:
+        sent = json.dumps([module.packed(value) for value in given])
+        assert "not sent" not in sent
+        getattr(filled, name)(run(), *map(module.unpacked, json.loads(sent)))
+        getattr(filled, name)(run(8), *given)
+    here, there = (filled.metrics(Job.of(run(seed), ONE)).drop(columns="run") for seed in (8, 0))
+    pd.testing.assert_frame_equal(here, there)
+    assert {"alpha", "train_loss"} == set(there["measure"]) and set(there["parameters"]) == {99}
+    for name, array in arrays.items():
+        sent = filled.array(Job.of(run(), ONE), ONE, name)
+        assert sent.dtype == array.dtype and sent.shape == array.shape and np.array_equal(sent, array)
+    row, other = (filled.facts(filled.fingerprint(run(seed))) for seed in (0, 8))
+    assert {name: row[name] for name in ("versions", "machine", "threads", "spent")} == {
+        name: other[name] for name in ("versions", "machine", "threads", "spent")}
+    with pytest.raises(TypeError, match="array 'objects'"):
+        module.packed(EvalResult([], {"objects": np.array([None])}))
 
 
 # Files that are not what they should be
 
-def test_when_the_file_is_damaged_then_the_error_names_it(outputs):
-    paths.database("tiny").parent.mkdir()
-    paths.database("tiny").write_bytes(b"no database at all, but long enough for a header of one hundred bytes" * 3)
-    before = paths.database("tiny").read_bytes()
-    with pytest.raises(SuiteError, match="runs.sqlite is not a readable database.*move it away"):
+@pytest.mark.parametrize("statement, message", [
+    ("", "runs.sqlite is not a readable database.*move it away"),
+    (f"pragma user_version = {module.SCHEMA + 1}", "newer version of the suite"),
+    ("create table other (x)", "not of this suite"),
+])
+def test_when_the_file_is_damaged_newer_or_foreign_then_it_is_named_and_left_alone(outputs, statement, message):
+    path = paths.database("tiny")
+    path.parent.mkdir()
+    if statement:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(statement)
+    else:
+        path.write_bytes(b"no database at all, but long enough for a header of one hundred bytes" * 3)
+    before = path.read_bytes()
+    with pytest.raises(SuiteError, match=message):
         Database("tiny")
-    assert paths.database("tiny").read_bytes() == before
+    assert path.read_bytes() == before
 
 
 def test_when_the_database_is_of_the_first_schema_then_it_is_brought_up_to_this_one_and_keeps_its_runs(filled):
@@ -212,21 +160,6 @@ def test_when_the_database_is_of_the_first_schema_then_it_is_brought_up_to_this_
     assert "spent on    not recorded" in browse.show(again, again.fingerprint(run()))
     again.record_training(run(1), FACTS, result(), 1234, module.now())
     assert "spent on    backward 50%  forward 33%  checkpoints and start 17%" in browse.show(again, again.fingerprint(run(1)))
-
-
-@pytest.mark.parametrize("statement, message", [
-    (f"pragma user_version = {module.SCHEMA + 1}", "newer version of the suite"),
-    ("create table other (x)", "not of this suite"),
-])
-def test_when_the_file_is_newer_or_foreign_then_it_is_left_alone(statement, message):
-    paths.database("tiny").parent.mkdir()
-    connection = sqlite3.connect(paths.database("tiny"))
-    connection.execute(statement)
-    connection.close()
-    before = paths.database("tiny").read_bytes()
-    with pytest.raises(SuiteError, match=message):
-        Database("tiny")
-    assert paths.database("tiny").read_bytes() == before
 
 
 def test_when_there_are_no_runs_then_looking_creates_nothing(outputs, capsys):
@@ -256,26 +189,15 @@ def test_when_another_process_is_creating_the_tables_then_half_of_it_is_not_seen
     assert len(asked) == 1                                         # two statements would read two moments
 
 
-def test_when_there_are_ten_thousand_runs_then_reading_one_and_listing_all_is_quick(filled, capsys):
-    with module.transaction(filled.connection):
-        row = dict(filled.facts(filled.fingerprint(run())))
-        names = [name for name in row if name not in ("id", "run")]
-        filled.connection.executemany(
-            f"insert into runs (run, {', '.join(names)}) values ({', '.join('?' * (len(names) + 1))})",
-            ((f"{i:016x}", *(row[name] for name in names)) for i in range(10_000)))
-        filled.connection.execute("insert into metrics select r.id, null, 'nll', '', '', 1, 1, 1, n.n, 0.5 from runs r, "
-                                  "(select 1 as n union select 2 union select 3) n")
-    begin = time.perf_counter()
-    for _ in range(20):
-        filled.metrics(Job.of(run(), ONE))
-    assert time.perf_counter() - begin < 1
-    begin = time.perf_counter()
-    assert main(["runs", "list", "--profile", "tiny"]) == 0
-    assert time.perf_counter() - begin < 5
-    assert len(capsys.readouterr().out.splitlines()) == 10_002
-
-
 # The command line
+
+def test_when_a_table_is_long_then_it_is_quick_and_every_line_fits():
+    begin = time.perf_counter()
+    text = text_table(["name", "n"], [["x" * (n % 90), n] for n in range(10_000)], 60)
+    assert time.perf_counter() - begin < 5
+    lines = text.splitlines()
+    assert len(lines) == 10_001 and max(map(len, lines)) == 60 and lines[89] == f"{'x' * 52}..    88"
+
 
 def told(capsys, *arguments: str) -> str:
     assert main(["runs", *arguments, "--profile", "tiny"]) == 0

@@ -196,9 +196,7 @@ class Database:
                 parameters=json.dumps(dict(evaluation.parameters)))).lastrowid
             self.insert_metrics(row["id"], at, result.metrics, row["run"])
             for name, array in result.arrays.items():
-                array = np.ascontiguousarray(array)
-                if array.dtype.hasobject:
-                    raise TypeError(f"array {name!r} of evaluation {evaluation.name!r} holds no numbers")
+                array = numbers(name, array)
                 self.insert("arrays", dict(evaluation_id=at, name=name, dtype=array.dtype.str,
                                            shape=json.dumps(array.shape), data=array.tobytes()))
 
@@ -240,6 +238,13 @@ def array_of(row: sqlite3.Row) -> np.ndarray:
     return np.frombuffer(row["data"], dtype=row["dtype"]).reshape(json.loads(row["shape"]))
 
 
+def numbers(name: str, array: np.ndarray) -> np.ndarray:
+    array = np.ascontiguousarray(array)
+    if array.dtype.hasobject:
+        raise TypeError(f"array {name!r} of an evaluation holds Python objects, not numbers")
+    return array
+
+
 def packed(value: Any) -> Any:
     """An argument of a `record_` method as JSON: the way of a result from another machine to the database."""
     if isinstance(value, Evaluation):
@@ -253,7 +258,7 @@ def packed(value: Any) -> Any:
                           for metric in value.metrics]
     content["arrays"] = {}
     for name, array in getattr(value, "arrays", {}).items():
-        array = np.ascontiguousarray(array)
+        array = numbers(name, array)
         content["arrays"][name] = [array.dtype.str, array.shape, b64encode(array).decode()]
     return {"result": content}
 

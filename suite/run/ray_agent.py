@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,7 @@ from suite.settings.machine import versions
 CHECKPOINT, WEIGHTS, RESULT, LOG = "checkpoint.pt", "model.safetensors", "result.json", "log.txt"
 PROGRESS_SECONDS = 1.0        # between two reports of a run's step: enough for eyes, little for a network
 
-Signature = tuple[int, int, int]                       # inode, time, size: another file has another
-Content = np.ndarray | None                            # uint8, which Ray passes on without a copy; None: no such file
+Content = np.ndarray                                   # uint8: Ray passes it on without a copy
 
 
 def scratch() -> Path:
@@ -40,7 +40,7 @@ def scratch() -> Path:
 
 
 class Agent:
-    """A Ray actor. `perform` gives a run's events; the suite calls `changed` meanwhile."""
+    """A Ray actor. `perform` gives a run's events; the suite asks for `changed` files meanwhile."""
 
     def __init__(self, command: Sequence[str], settings: Mapping[str, str]) -> None:
         """command: arguments of this machine's Python; settings: further environment variables of the worker."""
@@ -48,7 +48,7 @@ class Agent:
         os.environ["SUITE_OUTPUTS"] = str(self.home / "outputs")
         self.events: Events = queue.Queue()
         self.process = WorkerProcess([sys.executable, *command], self.events, settings)
-        self.run, self.text = paths.outputs(), ""
+        self.run, self.sent, self.text = paths.outputs(), {}, ""
 
     def ready(self) -> dict[str, Any]:
         """Waits for the worker's first word: `ready`, or `died` with the reason."""
@@ -65,7 +65,7 @@ class Agent:
         shutil.rmtree(folder.parent, ignore_errors=True)               # the run before, which the suite has fetched
         for name, content in files.items():
             write_atomically(folder / name, content.data)
-        self.run, due, stage = folder, 0.0, ""
+        self.run, self.sent, due, stage = folder, {}, 0.0, ""
         self.process.give(None, {**message, "corpus": self.text if message["corpus"] else None})
         while True:
             event = self.heard()
@@ -76,11 +76,17 @@ class Agent:
             if event["event"] in ("done", "failed", "busy", "died"):
                 return
 
-    def changed(self, known: Mapping[str, Signature]) -> dict[str, tuple[Signature, Content]]:
-        """The files of the present run that are not as `known`, read in an order that leaves no gap: where the
+    def changed(self) -> dict[str, Content]:
+        """The files of the present run that changed since the last call, read in an order that leaves no gap: where the
         checkpoint is gone, result and weights are there."""
-        files = {name: read(self.run / name, known.get(name)) for name in (CHECKPOINT, RESULT, WEIGHTS, LOG)}
-        return {name: file for name, file in files.items() if file[0] != known.get(name)}
+        files = {}
+        for name in (CHECKPOINT, RESULT, WEIGHTS, LOG):
+            with suppress(FileNotFoundError), open(self.run / name, "rb") as file:
+                facts = os.fstat(file.fileno())        # of the file that is read, though it may be replaced meanwhile
+                signature = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+                if signature != self.sent.get(name):
+                    self.sent[name], files[name] = signature, np.fromfile(file, np.uint8)
+        return files
 
     def has_text(self, path: str, fingerprint: str) -> bool:
         """Whether the corpus is here: at the suite's path, if the machines share a file system, or sent before."""
@@ -94,8 +100,8 @@ class Agent:
                 continue
         return False
 
-    def receive_text(self, fingerprint: str, files: Mapping[str, list[Any]], sums: Mapping[str, str]) -> None:
-        """Put the corpus together from its parts (Ray objects); the workers of a machine share one copy.
+    def receive_text(self, fingerprint: str, files: Mapping[str, Any], sums: Mapping[str, str]) -> None:
+        """Write the corpus from its files (Ray objects); the workers of a machine share one copy.
 
         sums: SHA-256 of each file but the manifest, which is the last of `files`.
         """
@@ -106,13 +112,10 @@ class Agent:
                 return                                 # another worker of this machine has just received it
             partial = texts() / f"{fingerprint}.partial"
             shutil.rmtree(partial, ignore_errors=True)
-            for name, parts in files.items():
-                (partial / name).parent.mkdir(parents=True, exist_ok=True)
-                with open(partial / name, "wb+") as file:
-                    for part in parts:
-                        file.write(ray.get(part))
-                    file.seek(0)
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+            for name, reference in files.items():
+                content = ray.get(reference)
+                write_atomically(partial / name, content.data)
+                digest = hashlib.sha256(content).hexdigest()
                 if digest != sums.get(name, digest):
                     raise SuiteError(f"{name} of the corpus is not as its manifest says: delete the corpus's folder, "
                                      "and it is built again")
@@ -143,14 +146,3 @@ def own_folder(folder: Path) -> tuple[Path, FileLock]:
         lock = FileLock(own / "lock", thread_local=False)
         lock.acquire()
     return own, lock
-
-
-def read(path: Path, known: Signature | None = None) -> tuple[Signature | None, Content]:
-    """Signature and content of a file, of one moment though it may be replaced; no content if it is as `known`."""
-    try:
-        with open(path, "rb") as file:
-            facts = os.fstat(file.fileno())
-            signature = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
-            return signature, None if signature == known else np.fromfile(file, np.uint8)
-    except FileNotFoundError:
-        return None, None

@@ -15,7 +15,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from lib.errors import SuiteError, require
 from lib.files import write_atomically
 from suite.run.database import Database, claim, unpacked
 from suite.run.hosts import TAIL, THREADS, Events, Hosts
-from suite.run.ray_agent import CHECKPOINT, LOG, RESULT, WEIGHTS, Agent, Signature, read
+from suite.run.ray_agent import CHECKPOINT, LOG, RESULT, WEIGHTS, Agent
 from suite.settings.machine import versions
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ FETCH_SHARE = 0.05            # of the time, at most: large checkpoints are fetc
 LOOK_SECONDS = 2.0            # between two looks at the machines
 WAIT_SECONDS = 60.0           # without any worker, before the person is told what may be the matter
 ANSWER_SECONDS = 10.0         # for a cluster's address to answer
-PART = 2 ** 26                # bytes of a corpus in one Ray object
 # Ray reads its own settings when it is imported. The first: no warning that this will be its default some day.
 SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "RAY_USAGE_STATS_ENABLED": "0"}            # a cluster that is started here reports to nobody
@@ -76,7 +75,7 @@ class Ray(Hosts):
         self.cpus, self.gpus, self.command, self.every = cpus or 1, gpus, command, every
         self.transfers = threading.Lock()              # one checkpoint at a time: there is one network here
         self.looked, self.room, self.started, self.told = 0.0, 0, [], False
-        self.mine, self.parts = False, None
+        self.mine, self.sent = False, None
 
     def open(self, profile: str, corpus: Corpus | None, note: Callable[[str], None]) -> None:
         """Join the cluster. `SuiteError` if there is none at the address, or no machine has room for a run."""
@@ -136,19 +135,19 @@ class Ray(Hosts):
         self.started.append(RayWorker(self, agent, events))
         return self.started[-1]
 
-    def parcel(self) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    def parcel(self) -> tuple[dict[str, Any], dict[str, str]]:
         """The corpus as Ray objects by file, and the files' sums; put into Ray once, however many machines ask."""
         import ray
         with self.transfers:
-            if self.parts is None:
+            if self.sent is None:
                 sums = {name: facts["sha256"] for name, facts in self.corpus.manifest["files"].items()}
-                self.parts = {name: [ray.put(part) for part in parts(self.corpus.path / name)]
-                              for name in [*sums, "manifest.json"]}, sums
-        return self.parts
+                self.sent = {name: ray.put(np.fromfile(self.corpus.path / name, np.uint8))
+                             for name in [*sums, "manifest.json"]}, sums
+        return self.sent
 
     def close(self) -> None:
         import ray
-        self.parts = None
+        self.sent = None
         if self.mine:
             ray.shutdown()
 
@@ -244,13 +243,12 @@ class Mirror:
 
     def __init__(self, agent: Any, folder: Path, cluster: Ray) -> None:
         self.agent, self.folder, self.cluster = agent, folder, cluster
-        self.known: dict[str, Signature] = {}
         self.due = time.monotonic() + cluster.every
 
     def files(self) -> dict[str, np.ndarray]:
         """What an earlier attempt left here."""
-        contents = {name: read(self.folder / name)[1] for name in (CHECKPOINT, WEIGHTS, RESULT, LOG)}
-        return {name: content for name, content in contents.items() if content is not None}
+        there = [name for name in (CHECKPOINT, WEIGHTS, RESULT, LOG) if (self.folder / name).exists()]
+        return {name: np.fromfile(self.folder / name, np.uint8) for name in there}
 
     def fetch_if_due(self) -> None:
         """Unless another run's files are on their way: the next event is soon enough."""
@@ -263,25 +261,16 @@ class Mirror:
             return
         begin = time.monotonic()
         try:
-            changed = ray.get(self.agent.changed.remote(self.known))
+            changed = ray.get(self.agent.changed.remote())
             for name in (WEIGHTS, RESULT, LOG, CHECKPOINT):
-                signature, content = changed.get(name, (None, None))
-                if content is not None:
-                    write_atomically(self.folder / name, content.data)
-                    self.known[name] = signature
-            if RESULT in self.known:                   # the run is trained: as on that machine, without checkpoints
+                if name in changed:
+                    write_atomically(self.folder / name, changed[name].data)
+            if RESULT in changed:                      # the run is trained: as on that machine, without checkpoints
                 for path in self.folder.glob("checkpoint*.pt"):
                     path.unlink()
         finally:
             self.cluster.transfers.release()
         self.due = time.monotonic() + max(self.cluster.every, (time.monotonic() - begin) / FETCH_SHARE)
-
-
-def parts(path: Path) -> Iterator[bytes]:
-    """A file's bytes, `PART` at a time."""
-    with open(path, "rb") as file:
-        while content := file.read(PART):
-            yield content
 
 
 # The cluster
