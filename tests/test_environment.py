@@ -141,7 +141,8 @@ def test_when_make_is_called_alone_then_it_shows_every_target_on_one_screen():
     (["report"], 'python -m suite report --profile "small"'),
     (["report", "PROFILE=smoke", "CORPUS=my texts"], 'python -m suite report --profile "smoke" --corpus "my texts"'),
     (["report", "ENGINE=ray"], '--engine "ray"'), (["compare", "PATTERN=dense", "ENGINE=ray"], '--engine "ray"'),
-    (["plan"], "python -m suite plan"), (["test"], "python -m pytest"), (["lab"], "python -m jupyter lab"),
+    (["plan"], "python -m suite plan"), (["lab"], "python -m jupyter lab"), (["test"], "python -m pytest"),
+    (["test", "SLOW=1"], 'python -m pytest -m ""'),
     (["notebook", "NAME=03_extrapolation"], 'python -m suite notebook "03_extrapolation" --profile "small"'),
     (["compare", "PATTERN=dense"], 'python -m suite compare "dense" --profile "small"')])
 def test_when_a_target_is_made_then_its_command_runs_in_the_environment(installed, target, command):
