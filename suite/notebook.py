@@ -47,7 +47,8 @@ class Notebook:
     """One notebook at its parameters, with its `profile`, `experiment`, `corpus`, `jobs` and `database`."""
 
     def __init__(self, name: str, namespace: Mapping[str, Any]) -> None:
-        """Check the parameters in `namespace` (a notebook passes `globals()`): a wrong one is a `SuiteError` at once."""
+        """Check the parameters in `namespace` (a notebook passes `globals()`): a wrong one is a `SuiteError` at
+        once."""
         self.name = name
         self.experiment = experiment(name)
         self.parameters = read_parameters(name, self.experiment.Parameters, namespace)
@@ -82,7 +83,8 @@ class Notebook:
         return self.study.table
 
     def plan(self) -> Any:
-        """The runs that this notebook needs, as a table to look at; says how exactly the controls have their attended pairs.
+        """The runs that this notebook needs, as a table to look at; says how exactly the controls have their attended
+        pairs.
 
         Raises a `SuiteError` where a control is more than 1 % off.
         """
@@ -90,7 +92,8 @@ class Notebook:
         controls = table.dropna(subset="equal to").drop_duplicates("model")
         off = (controls["pairs"] / controls["equal to"] - 1).abs()
         if off.max() > 0.01:
-            raise SuiteError(f"{controls.loc[off.idxmax(), 'model']} is {off.max():.1%} off the attended pairs that it should have")
+            worst = controls.loc[off.idxmax(), "model"]
+            raise SuiteError(f"{worst} is {off.max():.1%} off the attended pairs that it should have")
         self.note(f"Controls have their attended pairs within {100 * off.max():.2f} %: {'; '.join(controls['model'])}."
                   if len(controls) else "No control of equal pairs is trained.")
         return table.style.hide(axis="index").format({"pairs": "{:,}", "tokens": "{:,}", "keys a query": "{:.2f}",
@@ -99,8 +102,8 @@ class Notebook:
     def save(self, table: pd.DataFrame) -> Path:
         """Write the table as CSV, whole or not at all, and return its path.
 
-        `results/<notebook>.csv` holds the profile's own parameters; any others go to `results/variants`, so that a trial
-        never replaces what the report is made from.
+        `results/<notebook>.csv` holds the profile's own parameters; any others go to `results/variants`, so that a
+        trial never replaces what the report is made from.
         """
         path = paths.results(self.profile.name) / f"{self.name}.csv"
         if self.parameters != self.profile.parameters(self.name):
@@ -120,7 +123,7 @@ class Notebook:
         texts = {"alt": alt, **({"caption": caption} if caption else {})}
         display({"image/png": base64.b64encode(content.getvalue()).decode(), "text/plain": alt}, raw=True,
                 metadata={"image/png": texts})
-        if caption:                                    # JupyterLab shows no metadata; the report has it below the figure
+        if caption:                             # JupyterLab shows no metadata; the report has it below the figure
             display({"text/markdown": caption, "text/plain": caption}, raw=True, metadata={"caption_line": True})
 
     def conclude(self, sentence: str) -> None:
@@ -129,7 +132,8 @@ class Notebook:
         display({"text/markdown": sentence, "text/plain": sentence}, raw=True, metadata={"conclusion": True})
 
     def note(self, sentence: str) -> None:
-        """A computed sentence that stays where it is: a fact beside a table or a figure, not a result of the experiment."""
+        """A computed sentence that stays where it is: a fact beside a table or a figure, not a result of the
+        experiment."""
         from IPython.display import display
         display({"text/markdown": sentence, "text/plain": sentence}, raw=True)
 
@@ -142,8 +146,8 @@ class Notebook:
 
     @cached_property
     def judgements(self) -> dict[str, Judgement]:
-        """The ledger's verdicts by identifier, from this notebook at its parameters and from those that are finished; of the
-        latter only what Holm's correction counts."""
+        """The ledger's verdicts by identifier, from this notebook at its parameters and from those that are finished;
+        of the latter only what Holm's correction counts."""
         from suite import claims
         asked = [claim for claim in claims.load() if claim.notebook == self.name
                  or claim.notebook in self.finished and not claim.call.measure.exact]
@@ -154,8 +158,8 @@ class Notebook:
         return {own.claim.id: own for own in claims.judge_from(asked, study, lambda: self.database)}
 
     def claim(self, *identifiers: str) -> None:
-        """Statement, verdict and number of claims that this notebook decides, as the ledger has them; those without a number
-        at these parameters are named together. The report puts the ledger's final row in the place of each."""
+        """Statement, verdict and number of claims that this notebook decides, as the ledger has them; those without a
+        number at these parameters are named together. The report puts the ledger's final row in the place of each."""
         from IPython.display import display
         known = [name for name, own in self.judgements.items() if own.claim.notebook == self.name]
         chosen = [self.judgements[one_of(name, known, f"claim of {self.name}")] for name in identifiers]
@@ -165,7 +169,8 @@ class Notebook:
             text += self.correction(shown) if own is shown[-1] else ""
             display({"text/markdown": text, "text/plain": text}, raw=True, metadata={"claim": own.claim.id})
         if len(shown) < len(chosen):
-            self.note(f"No number at these parameters: {', '.join(f'`{own.claim.id}`' for own in chosen if own not in shown)}.")
+            others = ", ".join(f"`{own.claim.id}`" for own in chosen if own not in shown)
+            self.note(f"No number at these parameters: {others}.")
 
     def claims(self, section: str) -> None:
         """`claim` of all whose evidence the ledger places below this heading."""
@@ -204,11 +209,11 @@ def source_of(item: Any, start: str, end: str) -> tuple[str, str]:
     if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) and len(body) > 1:
         del lines[body[0].lineno - 1:body[0].end_lineno]
     first = next((at for at, line in enumerate(lines) if start in line), len(lines))
-    last = next((at for at in range(first + 1, len(lines)) if end and end in lines[at]), len(lines) - 1 if not end else -1)
-    cut = lines[first:last + 1]
+    after = next((at + 1 for at in range(first + 1, len(lines)) if end in lines[at]), first) if end else len(lines)
+    cut = lines[first:after]
     if not 1 <= len(cut) <= SOURCE_LINES:
-        raise SuiteError(f"source of {item.__qualname__} from {start!r} to {end!r}: {len(cut)} lines, not 1 to {SOURCE_LINES}; "
-                         "name other lines as start and end")
+        raise SuiteError(f"source of {item.__qualname__} from {start!r} to {end!r}: {len(cut)} lines, not 1 to "
+                         f"{SOURCE_LINES}; name other lines as start and end")
     path = Path(inspect.getsourcefile(item)).resolve().relative_to(paths.ROOT)
     return str(path), textwrap.dedent("\n".join(cut))
 
@@ -227,7 +232,8 @@ def read_parameters(name: str, cls: type[Parameters], namespace: Mapping[str, An
 
 
 def check_cells(name: str, declared: Mapping[str, Declared], cells: Sequence[str]) -> None:
-    """The cells that were run: the last parameters cell declares what the experiment does, and what was injected is known.
+    """The cells that were run: the last parameters cell declares what the experiment does, and what was injected is
+    known.
 
     Papermill adds its cell below the parameters cell; it has looked at no name in it.
     """

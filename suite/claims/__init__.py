@@ -1,4 +1,5 @@
-"""The ledger of claims: what each document says, the rule fixed beforehand, and the verdict that this profile's runs give.
+"""The ledger of claims: what each document says, the rule fixed beforehand, and the verdict that this profile's runs
+give.
 
 `ledger.yaml` lists the claims. A claim is added by an entry there; a new kind of evidence by a function in `measures`.
 """

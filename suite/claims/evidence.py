@@ -57,15 +57,18 @@ class Measured:
     @classmethod
     def one(cls, what: str, value: Interval, pairs: Iterable[Sequence[Model]], seeds: int) -> Measured:
         """One number from several pairs of models, of which the fewest seeds are `seeds`."""
-        return cls((Part(what, value),), seeds, tuple(dict.fromkeys(job for pair in pairs for m in pair for job in m.jobs)))
+        jobs = dict.fromkeys(job for pair in pairs for model in pair for job in model.jobs)
+        return cls((Part(what, value),), seeds, tuple(jobs))
 
 
 class Evidence(Study):
-    """The study of a notebook at a profile, planned when it is asked for. Its results raise `NotTested` until the notebook is
-    finished."""
+    """The study of a notebook at a profile, planned when it is asked for. Its results raise `NotTested` until the
+    notebook is finished."""
 
-    def __init__(self, profile: Profile, notebook: str, finished: Sequence[str], database: Callable[[], Database]) -> None:
-        self.profile, self.name, self._finished, self._database = profile, notebook, notebook in finished, database
+    def __init__(self, profile: Profile, notebook: str, finished: Sequence[str],
+                 database: Callable[[], Database]) -> None:
+        self.profile, self.name = profile, notebook
+        self._finished, self._database = notebook in finished, database
 
     @cached_property
     def parameters(self) -> Parameters:

@@ -52,17 +52,22 @@ def judge(profile: Profile, corpus: Corpus, notebooks: Sequence[str]) -> list[Ju
             database().close()
 
 
-def judge_from(claims: Sequence[Claim], evidence: Callable[[str], Study], database: Callable[[], Any]) -> list[Judgement]:
-    """The same from any claims and evidence by notebook."""
-    of = lru_cache(maxsize=None)(evidence)
-    found = [ask(claim, of) for claim in claims]
-    decisions = {at: decide(claim.region, [part.value for part in own.parts])
-                 for at, (claim, own) in enumerate(zip(claims, found, strict=True))
-                 if isinstance(own, Measured) and all(isinstance(part.value, Interval) for part in own.parts)}
-    adjusted = dict(zip(decisions, holm([own.p for own in decisions.values()]), strict=True))
-    return [own if isinstance(own, Judgement) else
-            by_chance(claim, own, decisions[at], adjusted[at], database) if at in decisions else by_value(claim, own, database)
-            for at, (claim, own) in enumerate(zip(claims, found, strict=True))]
+def judge_from(claims: Sequence[Claim], study: Callable[[str], Study], database: Callable[[], Any]) -> list[Judgement]:
+    """The same from any claims and the studies of their notebooks by name."""
+    of = lru_cache(maxsize=None)(study)
+    results = [ask(claim, of) for claim in claims]
+    decisions = {claim.id: decide(claim.region, [part.value for part in result.parts])
+                 for claim, result in zip(claims, results, strict=True)
+                 if isinstance(result, Measured) and all(isinstance(part.value, Interval) for part in result.parts)}
+    adjusted = dict(zip(decisions, holm([decision.p for decision in decisions.values()]), strict=True))
+
+    def verdict(claim: Claim, result: Measured | Judgement) -> Judgement:
+        if isinstance(result, Judgement):
+            return result
+        if claim.id in decisions:
+            return by_chance(claim, result, decisions[claim.id], adjusted[claim.id], database)
+        return by_value(claim, result, database)
+    return [verdict(claim, result) for claim, result in zip(claims, results, strict=True)]
 
 
 def ask(claim: Claim, of: Callable[[str], Study]) -> Measured | Judgement:
@@ -98,8 +103,8 @@ def by_value(claim: Claim, found: Measured, database: Callable[[], Any]) -> Judg
     inside = all(claim.region.contains(own.estimate) for own in found.parts)
     exact = claim.call.measure.exact
     said = f"{part.estimate:.4g} {claim.unit}".strip() + ("" if exact else ", without an interval")
-    return Judgement(claim, "supported" if inside else "contradicted", part.estimate, None, None, claim.unit, None, exact,
-                     found.seeds, runs(found, database), sentence(found, part, said))
+    return Judgement(claim, "supported" if inside else "contradicted", part.estimate, unit=claim.unit, exact=exact,
+                     seeds=found.seeds, runs=runs(found, database), sentence=sentence(found, part, said))
 
 
 def sentence(found: Measured, part: Part, said: str) -> str:
@@ -128,7 +133,8 @@ def as_json(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
              "unit": own.unit, "p": own.p, "seeds": own.seeds, "runs": list(own.runs),
              "published": own.claim.published.value if own.claim.published else None,
              "published_source": own.claim.published.source if own.claim.published else None,
-             "rule": own.claim.rule, "notebook": own.claim.notebook, "section": own.claim.section, "sentence": own.sentence}
+             "rule": own.claim.rule, "notebook": own.claim.notebook, "section": own.claim.section,
+             "sentence": own.sentence}
             for own in judgements]
 
 
@@ -136,5 +142,6 @@ def as_table(judgements: Sequence[Judgement]) -> pd.DataFrame:
     """The judgements for claims.csv: one row a claim, `runs` a list of fingerprints with spaces between."""
     import pandas as pd
     return pd.DataFrame([{"identifier": own.claim.id, "document": own.claim.document, "statement": own.claim.statement,
-                          "verdict": own.verdict, "effect": own.effect, "low": own.low, "high": own.high, "unit": own.unit,
-                          "p": own.p, "seeds": own.seeds, "runs": " ".join(own.runs)} for own in judgements])
+                          "verdict": own.verdict, "effect": own.effect, "low": own.low, "high": own.high,
+                          "unit": own.unit, "p": own.p, "seeds": own.seeds, "runs": " ".join(own.runs)}
+                         for own in judgements])

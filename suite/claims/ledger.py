@@ -1,4 +1,5 @@
-"""The ledger's file, read strictly by pydantic: a slip in it is an error that names the claim, the key and the remedy."""
+"""The ledger's file, read strictly by pydantic: a slip in it is an error that names the claim, the key and the
+remedy."""
 
 from __future__ import annotations
 
@@ -37,13 +38,16 @@ class Call:
         if isinstance(value, Call):
             return value
         if not isinstance(value, dict) or "name" not in value:
-            raise SuiteError(f"measure = {value!r} is not valid: a mapping with the name of a function and its arguments")
+            raise SuiteError(f"measure = {value!r} is not valid: a mapping with the name of a function and its "
+                             "arguments")
         measure = known()[one_of(str(value["name"]), known(), "measure")]
-        given = {name: tuple(each) if isinstance(each, list) else each for name, each in value.items() if name != "name"}
+        given = {name: tuple(each) if isinstance(each, list) else each
+                 for name, each in value.items() if name != "name"}
         try:
             checked = measure.arguments.model_validate(given)
         except ValidationError as error:
-            raise SuiteError(f"measure {measure.name}: {explained(error, measure.arguments.model_fields, 'argument')}") from None
+            wrong = explained(error, measure.arguments.model_fields, "argument")
+            raise SuiteError(f"measure {measure.name}: {wrong}") from None
         return cls(measure, tuple((name, getattr(checked, name)) for name in given))
 
 
@@ -118,7 +122,8 @@ def read(entry: Any, where: str) -> Claim:
 
 
 def explained(error: ValidationError, names: Iterable[str], kind: str) -> str:
-    """The first thing that pydantic found wrong, with the remedy. names: what a mapping may hold; kind: what it holds."""
+    """The first thing that pydantic found wrong, with the remedy. names: what a mapping may hold; kind: what it
+    holds."""
     first = error.errors()[0]
     name = ".".join(map(str, first["loc"]))
     if first["type"] == "missing":

@@ -33,9 +33,9 @@ class Region:
         (kind, given), = value.items()
         one_of(str(kind), KINDS, "region")
         ends = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-        numbers = all(isinstance(end, (int, float)) and not isinstance(end, bool) and math.isfinite(end) for end in ends)
-        wanted = "two numbers, the lower one first" if kind == "between" else "one number"
-        require(numbers and len(ends) == (2 if kind == "between" else 1) and list(ends) == sorted(ends), kind, given, wanted)
+        count, wanted = (2, "two numbers, the lower one first") if kind == "between" else (1, "one number")
+        numbers = all(type(end) in (int, float) and math.isfinite(end) for end in ends)
+        require(numbers and len(ends) == count and list(ends) == sorted(ends), kind, given, wanted)
         low = -math.inf if kind in ("below", "at_most") else float(ends[0])
         return cls(kind, low, math.inf if kind in ("above", "at_least") else float(ends[-1]))
 
@@ -64,35 +64,36 @@ class Region:
 
     def words(self) -> str:
         low, high = (f"{end:g}" for end in (self.low, self.high))
-        return {"below": f"below {high}", "above": f"above {low}", "at_most": f"at most {high}", "at_least": f"at least {low}",
-                "equals": low, "between": f"between {low} and {high}"}[self.kind]
+        return {"below": f"below {high}", "above": f"above {low}", "at_most": f"at most {high}",
+                "at_least": f"at least {low}", "equals": low, "between": f"between {low} and {high}"}[self.kind]
 
     def rule(self, measure: Measure) -> str:
         """The rule of the verdict on what `measure` gives, in words."""
         where = f"{self.words()} {measure.unit}".strip()
         if measure.exact:
-            return (f"Supported if {'every number is' if measure.every else 'the number is'} {where}, else contradicted; "
-                    f"it is exact, so there is no interval.")
+            whose = "every number is" if measure.every else "the number is"
+            return f"Supported if {whose} {where}, else contradicted; it is exact, so there is no interval."
         what, other, again = ("its", "", "")
         if measure.every:
             what, other, again = "every comparison's", "of one of them ", " after a correction for their number"
-        few = f" With fewer than {ENOUGH_SEEDS} seeds there is no interval, and the mean decides." if measure.by_run else ""
-        return (f"Supported if the effect is {where}: {what} whole {100 * LEVEL:.0f} % interval, with p < {1 - LEVEL:.2g} "
-                f"after Holm's correction over the ledger; contradicted if the whole interval {other}lies outside, with the "
-                f"same p{again}; else undecided.{few}")
+        few = f" With fewer than {ENOUGH_SEEDS} seeds there is no interval, and the mean decides."
+        return (f"Supported if the effect is {where}: {what} whole {100 * LEVEL:.0f} % interval, with "
+                f"p < {1 - LEVEL:.2g} after Holm's correction over the ledger; contradicted if the whole interval "
+                f"{other}lies outside, with the same p{again}; else undecided.{few if measure.by_run else ''}")
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What several intervals together say before the correction: the side they are on, its p value, the deciding one."""
+    """What several intervals together say before the correction: the side they are on, its p value, the deciding
+    one."""
     side: bool | None
     p: float
     at: int
 
 
 def decide(region: Region, found: Sequence[Interval]) -> Decision:
-    """All must lie inside for a claim to hold (p: the largest), one outside contradicts it (p: the smallest, times their
-    number, since any of them might have)."""
+    """All must lie inside for a claim to hold (p: the largest), one outside contradicts it (p: the smallest, times
+    their number, since any of them might have)."""
     sides, p = [region.side(own) for own in found], [region.p(own) for own in found]
     outside = [at for at, own in enumerate(found) if not region.contains(own.estimate)]
     if outside:

@@ -1,4 +1,5 @@
-"""An experiment: from parameters to the runs it needs, and from finished runs to one tidy table. Both are pure functions."""
+"""An experiment: from parameters to the runs it needs, and from finished runs to one tidy table. Both are pure
+functions."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 
 
 # How `Labels.setting` writes the labels that tell models of one series apart, in this order.
-SETTING = {"task": "{}", "depth": "depth {}", "distance": "distance {}", "sigma": "sigma={:g}", "budget": "B={}", "word": "{}",
-           "width": "d_model {}", "theta_lr": "theta rate x{:g}", "other_length": "T={}", "share": "{:g} of the tokens"}
+SETTING = {"task": "{}", "depth": "depth {}", "distance": "distance {}", "sigma": "sigma={:g}", "budget": "B={}",
+           "word": "{}", "width": "d_model {}", "theta_lr": "theta rate x{:g}", "other_length": "T={}",
+           "share": "{:g} of the tokens"}
 OF_TEXT = ("sigma", "budget", "word")           # models of a task are told apart by their series instead
 
 
@@ -45,7 +47,8 @@ class Labels:
 
     @property
     def told(self) -> dict[str, Any]:
-        """The labels that tell a model from others of its series and window; the usual rate of theta goes without saying."""
+        """The labels that tell a model from others of its series and window; the usual rate of theta goes without
+        saying."""
         values = {name: getattr(self, name) for name in SETTING if self.task is None or name not in OF_TEXT}
         usual = {"theta_lr": 1.0, "word": self.word if self.word and self.word in self.series else None}
         return {name: value for name, value in values.items() if value is not None and value != usual.get(name)}
@@ -85,7 +88,8 @@ def merged(jobs: Iterable[Job]) -> list[Job]:
 
 @dataclass(frozen=True)
 class Parameters:
-    """What every notebook's parameters cell holds; each experiment adds its own. The defaults are the profile `small`."""
+    """What every notebook's parameters cell holds; each experiment adds its own. The defaults are the profile
+    `small`."""
     profile: str = "small"          # model, recipe and corpus: a file of profiles/
     corpus: str = ""                # folder of a person's own text; empty: the offline corpus
     seeds: tuple[int, ...] = (42,)  # initialisation and order of the data; one run each
@@ -93,7 +97,8 @@ class Parameters:
 
 
 class Experiment:
-    """Base of the experiments; a file of this folder that defines one is found by its `name`, the notebook's file name."""
+    """Base of the experiments; a file of this folder that defines one is found by its `name`, the notebook's file
+    name."""
     name: ClassVar[str]
     title: ClassVar[str]
     question: ClassVar[str]
@@ -113,7 +118,7 @@ class Experiment:
 COLUMNS: dict[str, str] = {
     "experiment": "name of the notebook",
     "series": "what the figures call the model, for instance 'Fibonacci, linear ramp'",
-    "role": "model (a document's proposal), control (equal edges or another control), baseline (dense) or neighbour (literature)",
+    "role": "model (a document's proposal), control (equal edges or another), baseline (dense) or neighbour (literature)",
     "pattern": "pattern name (lib/patterns)",
     "family": "pattern family",
     "base": "base of the rungs: fibonacci, pow2, matched_pow2",
@@ -163,7 +168,8 @@ def tidy(experiment: str, jobs: Sequence[Job], database: Database) -> pd.DataFra
         run = job.run
         asked = run.pattern, run.model.layers, run.model.heads, run.train.length
         if asked not in counted:                             # drawn graphs take seconds, and seeds share them
-            pattern = build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
+            pattern = build(run.pattern.name, layers=run.model.layers, heads=run.model.heads,
+                            **dict(run.pattern.parameters))
             counted[asked] = pattern.family, pattern.pairs(run.train.length)
         family, pairs = counted[asked]
         described = {"experiment": experiment, "pattern": run.pattern.name, "family": family, "seed": run.train.seed,

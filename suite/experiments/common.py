@@ -37,8 +37,8 @@ def spec_of(pattern: Pattern) -> PatternSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Model, training and data of one notebook at one profile, or at its own depth, width or length (0: the profile's), or
-    text."""
+    """Model, training and data of one notebook at one profile, or at its own depth, width or length (0: the profile's),
+    or text."""
     parameters: Parameters
     profile: Profile
     layers: int = 0
@@ -76,7 +76,8 @@ class Recipe:
         return DataConfig.of("text", mixture=tuple(sorted(dict(self.profile.mixture).items())))
 
     def train(self, seed: int, **changes: Any) -> TrainConfig:
-        """The profile's recipe with this seed, as many tokens a step at any length, and the steps that `tokens` asks for."""
+        """The profile's recipe with this seed, as many tokens a step at any length, and the steps that `tokens` asks
+        for."""
         train = dataclasses.replace(self.profile.train, seed=seed, **changes)
         train = dataclasses.replace(train, length=self.length, batch=max(1, train.batch * train.length // self.length))
         return train if self.parameters.tokens == 0 else shortened(train, self.parameters.tokens)
@@ -91,7 +92,8 @@ class Recipe:
         return build(spec.name, layers=self.model.layers, heads=self.model.heads, **dict(spec.parameters))
 
     def scaled(self, model: str, window: int, rungs: int = 0) -> PatternSpec:
-        """`base/schedule`, for instance `fibonacci/linear`, with a window W; the profile's number of rungs without one."""
+        """`base/schedule`, for instance `fibonacci/linear`, with a window W; the profile's number of rungs without
+        one."""
         base, schedule = split_model(model)
         own: dict[str, Any] = {"window": window, "base": base}
         if base != "pow2":                                   # powers of two go on to T - 1, at any T
@@ -117,8 +119,8 @@ class Recipe:
 
 
 def equal_edges(name: str, like: Pattern, length: int) -> PatternSpec:
-    """The comparator `name` with the attended pairs of `like` at `length`, within 1 %, and the same local window where it
-    has one besides far keys: what differs is where the far keys are."""
+    """The comparator `name` with the attended pairs of `like` at `length`, within 1 %, and the same local window where
+    it has one besides far keys: what differs is where the far keys are."""
     one_of(name, CONTROLS, "control")
     own = {} if name in ("local", "random_keys") else {"window": getattr(like, "window", 0)}
     return spec_of(match_edges(name, like, length, **own))
@@ -158,7 +160,8 @@ def model_labels(model: str, window: int, **labels: Any) -> dict[str, Any]:
 
 
 def control_labels(name: str, equal_pairs: float, window: int | None = None, **labels: Any) -> dict[str, Any]:
-    """How the table describes a control. window: W of the proposal whose edges it has; equal_pairs: how many those are."""
+    """How the table describes a control. window: W of the proposal whose edges it has; equal_pairs: how many those
+    are."""
     return {"series": f"{CONTROLS[name]}, equal edges", "role": "control", "window": window, "equal_pairs": equal_pairs, **labels}
 
 

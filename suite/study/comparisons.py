@@ -1,7 +1,7 @@
 """Comparisons that notebooks and the ledger both make, each in one function of a `Study` (`suite.study.frames`).
 
-A difference of losses alone is `Study.difference`; here stands what needs more: the recommended sigma, equal compute, context
-beyond the training length, speed, alphas, accuracies, and the local window at other tokens and lengths.
+A difference of losses alone is `Study.difference`; here stands what needs more: the recommended sigma, equal compute,
+context beyond the training length, speed, alphas, accuracies, and the local window at other tokens and lengths.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def over_seeds(values: Sequence[float]) -> Interval | float:
 # The power law's sigma
 
 def recommended(study: Study, budget: int | None = None) -> list[Model]:
-    """The power laws at the document's range of sigma, at one budget or all; those nearest to its middle if none lies in it."""
+    """The power laws at the document's range of sigma, at one budget or all; those nearest to its middle if none lies
+    in it."""
     models = study.find("Power law")
     sigmas = {model.labels.sigma for model in models}
     inside = {s for s in sigmas if RECOMMENDED[0] <= s <= RECOMMENDED[1]}
@@ -53,7 +54,8 @@ def compute_share(model: Model, other: Model) -> float:
 
 
 def at_equal_compute(study: Study, model: Model, other: Model) -> Interval:
-    """Loss of `model` minus that of `other` stopped where it has computed as much, as the curve of its own training tells.
+    """Loss of `model` minus that of `other` stopped where it has computed as much, as the curve of its own training
+    tells.
 
     Raises `NotTested` where `model` computes more.
     """
@@ -65,11 +67,12 @@ def at_equal_compute(study: Study, model: Model, other: Model) -> Interval:
 
 
 def loss_left(study: Study, job: Job, share: float) -> float:
-    """What a run's loss still falls by after this share of its steps (nats, at least 0): by its light held-out evaluations,
-    or by its training loss where there are none in between."""
+    """What a run's loss still falls by after this share of its steps (nats, at least 0): by its light held-out
+    evaluations, or by its training loss where there are none in between."""
     rows = study.metrics(job)
     rows = rows[rows["step"].notna()]
-    curves = [rows[rows["measure"] == name].groupby("step")["value"].mean().sort_index() for name in ("nll", "train_loss")]
+    means = rows.groupby(["measure", "step"])["value"].mean()
+    curves = [means[name].sort_index() for name in ("nll", "train_loss") if name in means]
     curve = next(own for own in curves if len(own) > 1)
     steps = curve.index.to_numpy(float)
     return max(0.0, float(np.interp(share * steps[-1], steps, curve.to_numpy(float))) - float(curve.iloc[-1]))
@@ -94,8 +97,9 @@ def speed_ratio(study: Study, model: Model, other: Model) -> Interval | float:
 
 def context_gain(study: Study, model: Model, control: Model, length: int, variant: str = "",
                  control_variant: str = "") -> Interval:
-    """Loss from position T (the training length) on minus that in the half window before, at `length` tokens: of `model`
-    minus the same of a control to which context beyond T is invisible, so that what the text itself does there cancels."""
+    """Loss from position T (the training length) on minus that in the half window before, at `length` tokens: of
+    `model` minus the same of a control to which context beyond T is invisible, so that what the text itself does there
+    cancels."""
     parts = [study.differences(model, control, length=length, positions=positions, variant=variant,
                                other_variant=control_variant)
              for positions in ((model.length, length), (model.length // 2, model.length))]
@@ -103,11 +107,13 @@ def context_gain(study: Study, model: Model, control: Model, length: int, varian
 
 
 def late_gain(study: Study, model: Model, other: Model, early: int, late: int) -> Interval:
-    """What `model` gains over `other` from position `late` on minus what it gains before position `early` (nats a token)."""
+    """What `model` gains over `other` from position `late` on minus what it gains before position `early` (nats a
+    token)."""
     T = model.length
     if not early <= late < T:
         raise NotTested(f"a training window of {T} tokens has no positions from {late} on")
-    return mean_interval(minus(*(study.differences(other, model, positions=where) for where in ((late, T), (0, early)))))
+    gains = [study.differences(other, model, positions=where) for where in ((late, T), (0, early))]
+    return mean_interval(minus(*gains))
 
 
 # Learned alpha
@@ -148,7 +154,7 @@ def far_influence(study: Study, model: Model, other: Model) -> Interval:
     far = far_from(study, model)
 
     def share(job: Job) -> np.ndarray:
-        bins, edges = (study.array(job, "gradient_flow", name) for name in ("influence", "edges"))      # (N, queries, bins)
+        bins, edges = (study.array(job, "gradient_flow", name) for name in ("influence", "edges"))  # (N, Q, bins)
         return (bins[..., edges[:-1] >= far].sum(axis=-1) / bins.sum(axis=-1)).mean(axis=1)
     a, b = (np.stack([share(job) for job in jobs]) for jobs in zip(*study.paired(model, other), strict=True))
     return paired_difference([a], [b])
@@ -164,7 +170,8 @@ def items(study: Study, jobs: Sequence[Job], task: str) -> np.ndarray:
 def sequences(study: Study, jobs: Sequence[Job], split: str) -> np.ndarray:
     """Share of right answers of each sequence that asks for some, `[S, N]`, of models trained on the task."""
     def shares(job: Job) -> np.ndarray:
-        right, count = (study.array(job, "task", f"{kind}.{split}.{job.run.train.length}") for kind in ("correct", "count"))
+        name = f"{split}.{job.run.train.length}"
+        right, count = (study.array(job, "task", f"{kind}.{name}") for kind in ("correct", "count"))
         return right[count > 0] / count[count > 0]
     return np.stack([shares(job) for job in jobs])
 
@@ -178,7 +185,8 @@ def task_difference(study: Study, model: Model, other: Model, split: str) -> Int
 # The local window of equal pairs, at several numbers of tokens and several lengths
 
 def beside_local(study: Study, series: str, length: int | None = None) -> list[Pair]:
-    """The language models of a series, each beside the local window of the same tokens and length; at one length or all."""
+    """The language models of a series, each beside the local window of the same tokens and length; at one length or
+    all."""
     def recipe(model: Model) -> TrainConfig:
         return replace(model.run.train, seed=0)
     local = {recipe(model): model for model in study.language_models if model.labels.series == LOCAL}
@@ -202,7 +210,8 @@ def by_tokens(study: Study, series: str, length: int) -> dict[int, Interval]:
 
 
 def token_points(study: Study, series: str, length: int) -> tuple[pd.DataFrame, list[Windows]]:
-    """One row a pair of runs, by training tokens and seed: the difference with its interval; and each pair's windows."""
+    """One row a pair of runs, by training tokens and seed: the difference with its interval; and each pair's
+    windows."""
     rows, windows = [], []
     for model, local in sorted(beside_local(study, series, length), key=lambda pair: pair[0].run.train.tokens):
         for seed in study.shared_seeds(model, local):
@@ -219,7 +228,8 @@ def token_trend(study: Study, series: str, length: int) -> Trend | None:
 
 
 def at_share(study: Study, series: str, share: float) -> dict[int, Pair]:
-    """Pairs by training length, of the runs whose tokens are nearest to this share of a whole run's (in whole steps)."""
+    """Pairs by training length, of the runs whose tokens are nearest to this share of a whole run's (in whole
+    steps)."""
     pairs = beside_local(study, series)
     goal = share * max(model.run.train.tokens for model, _ in pairs)
     lengths = sorted({model.length for model, _ in pairs})
@@ -228,7 +238,8 @@ def at_share(study: Study, series: str, share: float) -> dict[int, Pair]:
 
 
 def by_length(study: Study, series: str, share: float) -> dict[int, Interval]:
-    """Loss of a series minus that of the local window, by training length, at the same share of a whole run's tokens."""
+    """Loss of a series minus that of the local window, by training length, at the same share of a whole run's
+    tokens."""
     return {length: study.difference(*pair) for length, pair in at_share(study, series, share).items()}
 
 

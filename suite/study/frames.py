@@ -1,7 +1,8 @@
-"""One experiment's jobs and results: its models by typed labels, their held-out losses by window, and what compares them.
+"""One experiment's jobs and results: its models by typed labels, their held-out losses by window, and what compares
+them.
 
-Figures, sentences and the ledger of claims all ask a `Study`, so that a number is computed in one place. Comparisons that
-need more than losses are in `suite.study.comparisons`.
+Figures, sentences and the ledger of claims all ask a `Study`, so that a number is computed in one place. Comparisons
+that need more than losses are in `suite.study.comparisons`.
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ class Study:
         return lambda labels: name == "" or labels.series in (name, f"{name}, equal edges")
 
     def partner(self, model: Model, other: str) -> Model:
-        """The model of the series `other` that belongs beside `model`: of the same data and window, and with its labels as
-        far as the series has them. Raises `NotTested` where there is none, `SuiteError` where there are several."""
+        """The model of the series `other` that belongs beside `model`: of the same data and window, and with its labels
+        as far as the series has them. Raises `NotTested` where there is none, `SuiteError` where there are several."""
         belongs, told = self._belongs(other), model.labels.told.items()
         beside = [m for m in self.models if belongs(m.labels) and m.run.data == model.run.data
                   and (None in (m.labels.window, model.labels.window) or m.labels.window == model.labels.window)
@@ -178,8 +179,8 @@ class Study:
         return {model.name: model.pattern for model in self.language_models}
 
     def reference(self, window: int | None = None) -> Model:
-        """What models are compared with: the local window of equal edges (of the proposal with W = `window`), or dense where
-        none was trained."""
+        """What models are compared with: the local window of equal edges (of the proposal with W = `window`), or dense
+        where none was trained."""
         local = "Local window, equal edges"
         if not self.has(local):
             return self.find("Dense")[0]
@@ -190,11 +191,11 @@ class Study:
         """One row a run: its attended pairs, and those that a control of equal edges should have (`equal to`)."""
         rows = []
         for model in self.models:
-            layers_and_queries = model.run.model.layers * model.length
+            keys = round(model.pairs / (model.run.model.layers * model.length), 2)
             equal = np.nan if model.labels.equal_pairs is None else model.labels.equal_pairs
             rows += [{"model": model.name, "role": model.labels.role, "pattern": model.run.pattern.name, "seed": seed,
                       "pairs": round(model.pairs), "equal to": equal, "tokens": job.run.train.tokens,
-                      "keys a query": round(model.pairs / layers_and_queries, 2)} for seed, job in model.by_seed.items()]
+                      "keys a query": keys} for seed, job in model.by_seed.items()]
         return pd.DataFrame(rows)
 
     # Results
@@ -238,7 +239,8 @@ class Study:
 
     def windows(self, model: Model | str, length: int = 0, variant: str = "", positions: tuple[int, int] | None = None,
                 seeds: Sequence[int] = (), domains: Sequence[str] = ()) -> Windows:
-        """Mean loss of each window (nats a token), one array `[S, N]` a domain: N windows of each of S seeds, ascending.
+        """Mean loss of each window (nats a token), one array `[S, N]` a domain: N windows of each of S seeds,
+        ascending.
 
         length: evaluation length in tokens, the training length by default. positions: only tokens from the first to
         before the second, which must be edges of bins. seeds, domains: all of them by default.
@@ -284,13 +286,15 @@ class Study:
 
     def differences(self, model: Model | str, other: Model | str, *, variant: str = "", other_variant: str = "",
                     seeds: Sequence[int] = (), **where: Any) -> Windows:
-        """Loss of `model` minus that of `other` in each window, of the seeds that both have; `where` as in `windows`."""
+        """Loss of `model` minus that of `other` in each window, of the seeds that both have; `where` as in
+        `windows`."""
         seeds = seeds or self.shared_seeds(model, other)
         return minus(self.windows(model, variant=variant, seeds=seeds, **where),
                      self.windows(other, variant=other_variant, seeds=seeds, **where))
 
     def difference(self, model: Model | str, other: Model | str, **where: Any) -> Interval:
-        """Loss of `model` minus that of `other`, nats a token, paired by window and by seed; `where` as in `differences`."""
+        """Loss of `model` minus that of `other`, nats a token, paired by window and by seed; `where` as in
+        `differences`."""
         return mean_interval(self.differences(model, other, **where))
 
     def growths(self, model: Model | str, length: int, variant: str = "", seeds: Sequence[int] = ()) -> Windows:
@@ -304,11 +308,13 @@ class Study:
         """Loss at `length` tokens minus that at the training length, nats a token; `variant` applies at `length`."""
         return mean_interval(self.growths(model, length, variant))
 
-    def against(self, reference: Model | str, models: Iterable[Model | str] | None = None, **where: Any) -> pd.DataFrame:
+    def against(self, reference: Model | str, models: Iterable[Model | str] | None = None,
+                **where: Any) -> pd.DataFrame:
         """`difference` of every language model from `reference`: one row a model, lowest first, index `name`."""
         reference = self._model(reference)
         chosen = [self._model(model) for model in (self.language_models if models is None else models)]
-        rows = [row(self.difference(model, reference, **where), name=model.name) for model in chosen if model != reference]
+        rows = [row(self.difference(model, reference, **where), name=model.name)
+                for model in chosen if model != reference]
         return pd.DataFrame(rows).set_index("name").sort_values("estimate")
 
 
@@ -316,14 +322,15 @@ class Study:
         """`difference` in each bin of positions in which evaluations keep losses; index: first position of the bin."""
         model = self._model(model)
         length = where.get("length") or model.length
-        edges = self._array(model.jobs[0], self._perplexity(model.jobs[0], length, where.get("variant", "")), f"edges.{length}")
+        evaluation = self._perplexity(model.jobs[0], length, where.get("variant", ""))
+        edges = self._array(model.jobs[0], evaluation, f"edges.{length}")
         rows = [row(self.difference(model, other, positions=(int(a), int(b)), **where), position=int(a))
                 for a, b in zip(edges[:-1], edges[1:], strict=True)]
         return pd.DataFrame(rows).set_index("position")
 
     def curves(self, *models: Model | str, measure: str = "nll") -> pd.DataFrame:
-        """A measure in training (`nll`: light held-out losses; `train_loss`), mean over domains and seeds: rows are optimiser
-        steps, columns the models' names."""
+        """A measure in training (`nll`: light held-out losses; `train_loss`), mean over domains and seeds: rows are
+        optimiser steps, columns the models' names."""
         rows = self.table[(self.table["measure"] == measure) & self.table["step"].notna()]
         found = {}
         for model in map(self._model, models):
@@ -339,7 +346,8 @@ def minus(a: Windows, b: Windows) -> Windows:
 
 
 def merged_windows(losses: np.ndarray, count: int, ratio: int) -> np.ndarray:
-    """Losses `[S, N]` of short windows as means over `ratio` neighbours, `[S, count]`: those of the long windows' tokens."""
+    """Losses `[S, N]` of short windows as means over `ratio` neighbours, `[S, count]`: those of the long windows'
+    tokens."""
     return losses[:, :count * ratio].reshape(len(losses), count, ratio).mean(axis=-1)
 
 

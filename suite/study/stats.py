@@ -1,7 +1,7 @@
 """Intervals: of mean losses over windows and seeds, Wilson's of a proportion, Student's over few values.
 
-What an interval covers is told by its `seeds`: from three seeds on it holds for other seeds and other text; with one or two
-it is over windows only, and says nothing of other seeds.
+What an interval covers is told by its `seeds`: from three seeds on it holds for other seeds and other text; with one or
+two it is over windows only, and says nothing of other seeds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Interval:
 
     def text(self, digits: int = 3, scale: float = 1.0) -> str:
         low, high = sorted((self.low * scale, self.high * scale))
-        return f"{self.estimate * scale:z.{digits}f} ({100 * LEVEL:.0f} % interval {low:z.{digits}f} to {high:z.{digits}f})"
+        return (f"{self.estimate * scale:z.{digits}f} ({100 * LEVEL:.0f} % interval {low:z.{digits}f} to "
+                f"{high:z.{digits}f})")
 
     def sign(self, margin: float = 0.0) -> str:
         """`above` or `below`: the whole interval lies beyond the margin; `within`: inside it; else `undecided`."""
@@ -69,16 +70,16 @@ def seed_words(seeds: int) -> str:
 def mean_interval(strata: Sequence[np.ndarray]) -> Interval:
     """Interval of the mean over strata of each stratum's mean.
 
-    strata: one array of window differences a held-out domain, for instance: `[N]` of one seed or `[S, N]` of S seeds that
-    have the same windows, N >= 2. The variance of the mean is that of the windows, and from `ENOUGH_SEEDS` seeds on that of
-    the seeds besides, all strata together. The quantile is Student's with Satterthwaite's degrees of freedom: with three
-    seeds the normal one would claim too much. Of three seeds the interval covers 92 to 95 %. Raises `SuiteError` where a
-    value is not finite or the strata have different numbers of seeds.
+    strata: one array of window differences a held-out domain, for instance: `[N]` of one seed or `[S, N]` of S seeds
+    that have the same windows, N >= 2. The variance of the mean is that of the windows, and from `ENOUGH_SEEDS` seeds
+    on that of the seeds besides, all strata together. The quantile is Student's with Satterthwaite's degrees of
+    freedom: with three seeds the normal one would claim too much. Of three seeds the interval covers 92 to 95 %. Raises
+    `SuiteError` where a value is not finite or the strata have different numbers of seeds.
     """
     tables = [np.atleast_2d(np.asarray(s, dtype=float)) for s in strata]
     shapes = [t.shape for t in tables]
-    require(len(tables) > 0 and all(t.ndim == 2 and t.shape[1] >= 2 and len(t) == len(tables[0]) for t in tables), "strata",
-            shapes, "arrays of at least two windows, of as many seeds each")
+    alike = len(tables) > 0 and all(t.ndim == 2 and t.shape[1] >= 2 and len(t) == len(tables[0]) for t in tables)
+    require(alike, "strata", shapes, "arrays of at least two windows, of as many seeds each")
     require(all(np.isfinite(t).all() for t in tables), "strata", "not finite", "finite numbers")
     estimate, count, seeds = float(np.mean([t.mean() for t in tables])), sum(t.shape[1] for t in tables), len(tables[0])
     parts = components(tables)
@@ -91,7 +92,8 @@ def mean_interval(strata: Sequence[np.ndarray]) -> Interval:
 
 
 def components(tables: Sequence[np.ndarray]) -> list[tuple[float, int]]:
-    """Variance of the mean and degrees of freedom, of the windows and (with enough) of the seeds. tables: `[S, N]` each."""
+    """Variance of the mean and degrees of freedom, of the windows and (with enough) of the seeds. tables: `[S, N]`
+    each."""
     windows = sum(t.mean(axis=0).var(ddof=1) / t.shape[1] for t in tables) / len(tables) ** 2
     found = [(float(windows), sum(t.shape[1] - 1 for t in tables))]
     if len(tables[0]) >= ENOUGH_SEEDS:
@@ -119,8 +121,10 @@ def mean_over_runs(values: Sequence[float]) -> Interval:
 
 
 def wilson(successes: float, trials: int, seeds: int = 0) -> Interval:
-    """Wilson's score interval of a proportion. successes may be a fraction: a mean of shares over `trials` sequences."""
-    require(trials >= 1 and 0 <= successes <= trials, "successes", (successes, trials), "0 to trials, of at least 1 trial")
+    """Wilson's score interval of a proportion. successes may be a fraction: a mean of shares over `trials`
+    sequences."""
+    possible = trials >= 1 and 0 <= successes <= trials
+    require(possible, "successes", (successes, trials), "0 to trials, of at least 1 trial")
     from statsmodels.stats.proportion import proportion_confint
     low, high = proportion_confint(successes, trials, alpha=1 - LEVEL, method="wilson")
     share = successes / trials
@@ -145,7 +149,8 @@ def accuracy_difference(a: np.ndarray, b: np.ndarray) -> Interval:
         return paired_difference([a], [b])
     from statsmodels.stats.proportion import confint_proportions_2indep
     N, counts = a.shape[1], [float(x.mean(axis=0).sum()) for x in (a, b)]
-    low, high = confint_proportions_2indep(counts[0], N, counts[1], N, method="newcomb", compare="diff", alpha=1 - LEVEL)
+    low, high = confint_proportions_2indep(counts[0], N, counts[1], N, method="newcomb", compare="diff",
+                                           alpha=1 - LEVEL)
     estimate = (counts[0] - counts[1]) / N
     return Interval(estimate, min(estimate, float(low)), max(estimate, float(high)), N, len(a))
 

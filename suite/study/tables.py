@@ -1,4 +1,5 @@
-"""Questions to a tidy table (`suite.experiments.COLUMNS`): what a figure or a sentence needs of it, and nothing else."""
+"""Questions to a tidy table (`suite.experiments.COLUMNS`): what a figure or a sentence needs of it, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ def unique_names(described: Sequence[tuple[str, Any, Any]]) -> list[str]:
     windows: dict[str, set[Any]] = {}
     for series, window, _ in described:
         windows.setdefault(series, set()).add(window)
-    return [", ".join(part for part in (series, f"W={window:g}" if len(windows[series]) > 1 else "", setting or "") if part)
-            for series, window, setting in described]
+    parts = [(series, f"W={window:g}" if len(windows[series]) > 1 else "", setting or "")
+             for series, window, setting in described]
+    return [", ".join(filter(None, words)) for words in parts]
 
 
 def named(runs: pd.DataFrame) -> pd.DataFrame:
@@ -59,7 +61,8 @@ def mean_loss(runs: pd.DataFrame, length: int | None = None, variant: str = "") 
 
 
 def summary(runs: pd.DataFrame, length: int | None = None, variant: str = "") -> pd.DataFrame:
-    """One row a model, best first: attended pairs, perplexity by domain, and `mean` (exp of the mean loss over domains)."""
+    """One row a model, best first: attended pairs, perplexity by domain, and `mean` (exp of the mean loss over
+    domains)."""
     rows = select(runs, "nll", variant=variant, **({} if length is None else {"length": length}))
     if length is None:
         rows = rows[rows["length"] == rows["train_length"]]
@@ -84,15 +87,18 @@ def by_step(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 
 def plan_table(jobs: Sequence[Any], names: Sequence[str]) -> pd.DataFrame:
-    """What will be trained: one row a run, with its attended pairs, and those that a control of equal edges should have."""
+    """What will be trained: one row a run, with its attended pairs, and those that a control of equal edges should
+    have."""
     from lib.patterns import build
     rows = []
     for job, name in zip(jobs, names, strict=True):
         run, labels = job.run, job.labels
-        pattern = build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
+        pattern = build(run.pattern.name, layers=run.model.layers, heads=run.model.heads,
+                        **dict(run.pattern.parameters))
         pairs = pattern.pairs(run.train.length)
         rows.append({"model": name, "role": labels.role, "pattern": run.pattern.name, "seed": run.train.seed,
-                     "pairs": round(pairs), "equal to": float("nan") if labels.equal_pairs is None else labels.equal_pairs,
+                     "pairs": round(pairs),
+                     "equal to": float("nan") if labels.equal_pairs is None else labels.equal_pairs,
                      "keys a query": round(pairs / run.model.layers / run.train.length, 2), "tokens": run.train.tokens})
     return pd.DataFrame(rows)
 

@@ -20,7 +20,7 @@ class Trend:
     tokens: np.ndarray              # [n], ascending or not
     values: np.ndarray              # [n]
     fitted: Any                     # statsmodels' results
-    windows: Sequence[Sequence[np.ndarray]] = ()        # of each pair of runs its difference in each window, `[N]` a domain
+    windows: Sequence[Sequence[np.ndarray]] = ()        # of each pair its difference by window, `[N]` a domain
 
     @property
     def longest(self) -> int:
@@ -34,10 +34,11 @@ class Trend:
                         float(self.fitted.df_resid))
 
     def predicted(self, tokens: float) -> Interval:
-        """The value of one further pair of runs of so many tokens: its prediction interval, the held-out text as it is."""
+        """The value of one further pair of runs of so many tokens: its prediction interval, the held-out text as it
+        is."""
         found = self.fitted.get_prediction([[1.0, np.log2(tokens)]]).summary_frame(alpha=1 - LEVEL).iloc[0]
-        return Interval(float(found["mean"]), float(found["obs_ci_lower"]), float(found["obs_ci_upper"]), len(self.values),
-                        len(self.values), float(self.fitted.df_resid))
+        ends = (float(found[name]) for name in ("mean", "obs_ci_lower", "obs_ci_upper"))
+        return Interval(*ends, len(self.values), len(self.values), float(self.fitted.df_resid))
 
     def weights(self, tokens: float) -> np.ndarray:
         """How much each value counts in the line's value at `tokens`, `[n]`; they sum to 1."""
@@ -45,13 +46,13 @@ class Trend:
         return 1 / len(x) + (np.log2(tokens) - x.mean()) * (x - x.mean()) / ((x - x.mean()) ** 2).sum()
 
     def extrapolated(self, tokens: float) -> Interval:
-        """`predicted`, widened by what other held-out windows would change: the line's value is a weighted sum of the pairs',
-        and so it is one in every window."""
+        """`predicted`, widened by what other held-out windows would change: the line's value is a weighted sum of the
+        pairs', and so it is one in every window."""
         seen, h = self.predicted(tokens), self.weights(tokens)
-        by_window = [np.tensordot(h, np.stack(domain), axes=1) for domain in zip(*self.windows, strict=True)]    # [N] a domain
-        text = mean_interval(by_window)
+        text = mean_interval([np.tensordot(h, np.stack(domain), axes=1) for domain in zip(*self.windows, strict=True)])
         half = float(np.hypot(seen.high - seen.estimate, text.high - text.estimate))
-        return Interval(seen.estimate, seen.estimate - half, seen.estimate + half, text.count, len(self.values), seen.df)
+        ends = (seen.estimate - half, seen.estimate + half)
+        return Interval(seen.estimate, *ends, text.count, len(self.values), seen.df)
 
     def crossing(self) -> float | None:
         """Tokens at which the line is zero, where its slope is told from zero; beyond 2^100 it is as good as never."""
@@ -73,8 +74,8 @@ def fit(tokens: Sequence[float], values: Sequence[float], windows: Sequence[Sequ
 def linearised(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Values whose mean is the ratio of all sums to all counts and whose spread is that ratio's, to first order.
 
-    sums: `[S, N]`, of S seeds and N windows; counts: `[N]`, tokens of each window. The delta method: a window counts by what
-    it differs from the ratio, so that windows without a token neither help nor hurt.
+    sums: `[S, N]`, of S seeds and N windows; counts: `[N]`, tokens of each window. The delta method: a window counts by
+    what it differs from the ratio, so that windows without a token neither help nor hurt.
     """
     mean = counts.mean()
     ratio = sums.mean() / mean

@@ -23,8 +23,8 @@ _FOUND: dict[str, Measure] = {}
 
 @dataclass(frozen=True)
 class Measure:
-    """A function by name. exact: its number has no chance in it. every: it compares several, and each must agree. by_run: each
-    run has one number, so that fewer than three seeds have no interval."""
+    """A function by name. exact: its number has no chance in it. every: it compares several, and each must agree.
+    by_run: each run has one number, so that fewer than three seeds have no interval."""
     name: str
     function: Callable[..., Measured]
     unit: str

@@ -15,14 +15,15 @@ NATS = "nats a token"
 
 
 @measure(NATS, every=True)
-def loss_difference(study: Study, *, series: tuple[str, ...], others: tuple[str, ...], window: int = 0, theta_lr: float = 1.0,
-                    factor: int = 1, variant: str = "", other_variant: str = "") -> Measured:
-    """Loss of each of `series` minus that of each of `others`, at `factor` times the training length. window, theta_lr: of the
-    models at this W or rate of theta alone."""
+def loss_difference(study: Study, *, series: tuple[str, ...], others: tuple[str, ...], window: int = 0,
+                    theta_lr: float = 1.0, factor: int = 1, variant: str = "", other_variant: str = "") -> Measured:
+    """Loss of each of `series` minus that of each of `others`, at `factor` times the training length. window, theta_lr:
+    of the models at this W or rate of theta alone."""
     rows = []
     for model, other in study.pairs(series, others, **asked(window, theta_lr)):
         names = [f"{m.name}, {v}" if v else m.name for m, v in ((model, variant), (other, other_variant))]
-        value = study.difference(model, other, length=factor * model.length, variant=variant, other_variant=other_variant)
+        value = study.difference(model, other, length=factor * model.length, variant=variant,
+                                 other_variant=other_variant)
         rows.append((versus(*names, factor), value, (model, other)))
     return Measured.of(rows)
 
@@ -36,10 +37,9 @@ def against_local(study: Study, *, series: str, factor: int = 1) -> Measured:
 @measure(NATS, every=True)
 def loss_growth(study: Study, *, series: tuple[str, ...], factor: int, variant: str = "") -> Measured:
     """Loss at `factor` times the training length minus that at the training length, of the same tokens."""
-    return Measured.of([
-        (f"Loss of {f'{model.name}, {variant},' if variant else model.name} at {factor} times the training length minus at "
-         "that length", study.growth(model, factor * model.length, variant), (model,))
-        for name in series for model in study.find(name)])
+    where = f"{f', {variant},' if variant else ''} at {factor} times the training length minus at that length"
+    return Measured.of([(f"Loss of {model.name}{where}", study.growth(model, factor * model.length, variant), (model,))
+                        for name in series for model in study.find(name)])
 
 
 @measure(NATS, every=True)
@@ -104,8 +104,8 @@ def recommended_sigma_against(study: Study, *, other: str, at_equal_compute: boo
 
 @measure("nats, a mean over training", every=True, by_run=True)
 def descent(study: Study, *, series: str, others: tuple[str, ...]) -> Measured:
-    """Training loss averaged over the steps, of `series` minus that of each of `others`; they have equal pairs, so that a
-    step costs the same. Over seeds; of too few it has no interval."""
+    """Training loss averaged over the steps, of `series` minus that of each of `others`; they have equal pairs, so that
+    a step costs the same. Over seeds; of too few it has no interval."""
     return Measured.of([(f"Training loss of {a.name} minus {b.name}", comparisons.descent(study, a, b), (a, b))
                         for a, b in study.pairs((series,), others)])
 

@@ -41,7 +41,8 @@ def alpha_landscape(study: Study, *, series: str) -> Measured:
 def speed_ratio(study: Study, *, series: str, other: str) -> Measured:
     """Training speed of `other` over that of `series`, tokens a second as they were trained here."""
     a, b = study.pairs((series,), (other,))[0]
-    return Measured.of([(f"Training time of {a.name} over that of {b.name}", comparisons.speed_ratio(study, a, b), (a, b))])
+    what = f"Training time of {a.name} over that of {b.name}"
+    return Measured.of([(what, comparisons.speed_ratio(study, a, b), (a, b))])
 
 
 @measure("parameters", exact=True, every=True)
@@ -71,17 +72,20 @@ def memory_ratio(study: Study, *, series: str) -> Measured:
 
 @measure("of the influence", every=True)
 def far_influence(study: Study, *, other: str) -> Measured:
-    """Share of the influence on a prediction that comes from far tokens: power law minus `other`, on the same windows."""
+    """Share of the influence on a prediction that comes from far tokens: power law minus `other`, on the same
+    windows."""
     pairs = [(model, study.partner(model, other)) for model in recommended(study)]
-    return Measured.of([(f"Influence from at least {comparisons.far_from(study, a)} tokens back, {a.name} minus {other}",
-                         comparisons.far_influence(study, a, b), (a, b)) for a, b in pairs])
+    return Measured.of([
+        (f"Influence from at least {comparisons.far_from(study, a)} tokens back, {a.name} minus {other}",
+         comparisons.far_influence(study, a, b), (a, b)) for a, b in pairs])
 
 
 # Accuracy
 
 @measure("above chance", every=True)
 def battery_above_chance(study: Study, *, tasks: tuple[str, ...]) -> Measured:
-    """Accuracy of every language model of the profile's own size minus chance, for each of these tasks that is asked."""
+    """Accuracy of every language model of the profile's own size minus chance, for each of these tasks that is
+    asked."""
     models = [model for model in study.language_models if not model.labels.told]
     return Measured.of([(f"Accuracy of {model.name} at {task} minus chance",
                          accuracy(comparisons.items(study, model.jobs, task)).shifted(-study.value(

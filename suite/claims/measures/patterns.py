@@ -49,7 +49,8 @@ def untrained_layers(study: Study | None, *, bases: tuple[str, ...]) -> Measured
 def layers_that_grow(pattern) -> int:
     def distances(layer: int, length: int) -> set[int]:
         return set(pattern.plan(layer, length).distances)
-    return sum(not distances(layer, 4 * PAPER_LENGTH) <= distances(layer, PAPER_LENGTH) for layer in range(pattern.layers))
+    return sum(not distances(layer, 4 * PAPER_LENGTH) <= distances(layer, PAPER_LENGTH)
+               for layer in range(pattern.layers))
 
 
 @measure("key rows a query", exact=True)
@@ -70,7 +71,8 @@ def distances_beyond_window(study: Study | None, *, window: int) -> Measured:
 def distances_of_the_stack(study: Study | None, *, window: int) -> Measured:
     """Distinct distances of all 16 layers of the paper's linear stagger together."""
     pattern = paper_pattern(schedule="linear", window=window)
-    return Measured.fact(f"Distances of 16 layers together at W = {window}", len(graph.stack_distances(pattern, PAPER_LENGTH)))
+    distances = graph.stack_distances(pattern, PAPER_LENGTH)
+    return Measured.fact(f"Distances of 16 layers together at W = {window}", len(distances))
 
 
 @measure("depths of 2 to 16", exact=True)
@@ -87,11 +89,12 @@ def depths_without_coprime(study: Study | None) -> Measured:
 
 @measure("", exact=True)
 def alpha_within_reach(study: Study | None) -> Measured:
-    """The largest alpha that the paper's learning rates can move to from 1: a step of Adam is at most about the rate, whose
-    mean is half the peak in the warm-up and halfway between peak and end in the cosine."""
+    """The largest alpha that the paper's learning rates can move to from 1: a step of Adam is at most about the rate,
+    whose mean is half the peak in the warm-up and halfway between peak and end in the cosine."""
     recipe = TrainConfig()
     after = (recipe.steps - recipe.warmup) * (1 + recipe.final_lr)
-    return Measured.fact("Largest alpha in reach of the paper's recipe", alpha_of(recipe.lr * (recipe.warmup + after) / 2))
+    farthest = alpha_of(recipe.lr * (recipe.warmup + after) / 2)
+    return Measured.fact("Largest alpha in reach of the paper's recipe", farthest)
 
 
 @measure("of the peak", exact=True)
@@ -102,7 +105,8 @@ def final_learning_rate(study: Study | None) -> Measured:
 
 @measure("", exact=True)
 def same_start_when_seeded_late(study: Study | None) -> Measured:
-    """1 if a model that is built before the seed is set starts alike in two processes, 0 if not; enacted on one layer."""
+    """1 if a model that is built before the seed is set starts alike in two processes, 0 if not; enacted on one
+    layer."""
     def built(process: int) -> np.ndarray:
         stream = np.random.RandomState(process)                    # what a process has drawn before it builds
         weights = stream.normal(size=(8, 8))
@@ -117,7 +121,8 @@ def same_start_when_seeded_late(study: Study | None) -> Measured:
 def new_neighbours(study: Study | None, *, sigma: float, draws: int, radius: int) -> Measured:
     """New neighbours a query that the document's draws with replacement give beyond the window, T = 1024."""
     table = power_law_sigma.realised((sigma,), PAPER_LENGTH, radius, draws)
-    return Measured.fact(f"New neighbours from {draws} draws at sigma = {sigma:g}, r = {radius}", table["new neighbours"].iloc[0])
+    what = f"New neighbours from {draws} draws at sigma = {sigma:g}, r = {radius}"
+    return Measured.fact(what, table["new neighbours"].iloc[0])
 
 
 @measure("times", exact=True)
@@ -146,8 +151,8 @@ def degree_growth(study: Study | None, *, sigma: float, short: int, long: int) -
 @measure("times", exact=True)
 def steepest_transition(study: Study | None, *, sigmas: tuple[float, ...], low: float, high: float, draws: int,
                         radius: int, length: int) -> Measured:
-    """How the mean distance in hops on the document's ring (one seeded graph) rises with sigma: its slope between `low` and
-    `high` over the steepest slope between other neighbours of `sigmas`."""
+    """How the mean distance in hops on the document's ring (one seeded graph) rises with sigma: its slope between `low`
+    and `high` over the steepest slope between other neighbours of `sigmas`."""
     slopes = np.diff([mean_hops(sigma, draws, radius, length) for sigma in sigmas]) / np.diff(sigmas)
     inside = np.array([a >= low and b <= high for a, b in zip(sigmas[:-1], sigmas[1:], strict=True)])
     return Measured.fact(f"Slope of the mean distance from sigma = {low:g} to {high:g} over the steepest elsewhere",
@@ -191,7 +196,8 @@ def graphs_beside(study: Study, other: str, what: str, number: Callable[[Pattern
 
 @measure("keys", exact=True, every=True)
 def prefix_discrepancy(study: Study, *, also: tuple[str, ...]) -> Measured:
-    """Largest distance of the keys in a prefix of the word from slope times its length: the words trained here and others."""
+    """Largest distance of the keys in a prefix of the word from slope times its length: the words trained here and
+    others."""
     return of_words("Prefix discrepancy of {}", (*study.parameters.words, *also), lambda word: float(
         graph.prefix_discrepancy(carry_word(*split_word(word)), Fraction(*split_word(word)))))
 

@@ -20,8 +20,8 @@ SEED = 42
 @measure("nats a token", exact=True)
 def published_difference(study: Study | None, *, series: str, other: str, window: int, other_window: int = 0,
                          length: int = 0) -> Measured:
-    """Log of the ratio of perplexities: a mean over the four datasets (seed 42, perplexity.csv), or at an evaluation length,
-    a mean over the two of length_extrapolation.csv; Dense has no window."""
+    """Log of the ratio of perplexities: a mean over the four datasets (seed 42, perplexity.csv), or at an evaluation
+    length, a mean over the two of length_extrapolation.csv; Dense has no window."""
     table = (published.read("length_extrapolation").query("eval_length == @length") if length else
              published.read("perplexity").query("seed == @SEED"))
     value = log_mean(table, series, window) - log_mean(table, other, other_window or window)
@@ -31,8 +31,8 @@ def published_difference(study: Study | None, *, series: str, other: str, window
 
 @measure("nats a token", exact=True)
 def published_growth(study: Study | None, *, series: str, window: int, other: str = "") -> Measured:
-    """Log of perplexity at 4096 tokens over that at 1024, a mean over two datasets (length_extrapolation.csv); of `series`, or
-    minus that of `other`."""
+    """Log of perplexity at 4096 tokens over that at 1024, a mean over two datasets (length_extrapolation.csv); of
+    `series`, or minus that of `other`."""
     value = growth(series, window) - (growth(other, window) if other else 0.0)
     whose = f"{series} minus {other}" if other else series
     return Measured.fact(f"Published growth of the loss of {whose} at W = {window}, 1024 to 4096 tokens", value)
@@ -63,7 +63,8 @@ def published_gain_by_position(study: Study | None, *, window: int) -> Measured:
 
 
 def log_mean(table: pd.DataFrame, series: str, window: float) -> float:
-    rows = table[(table["series"] == series) & (table["window"].isna() if series == "Dense" else table["window"] == window)]
+    at = table["window"].isna() if series == "Dense" else table["window"] == window
+    rows = table[(table["series"] == series) & at]
     assert len(rows), f"nothing is published of {series} at W = {window}"
     return float(np.log(rows["perplexity"]).mean())
 
@@ -78,7 +79,8 @@ def growth(series: str, window: float) -> float:
 
 @measure("times", exact=True)
 def published_cost(study: Study | None, *, inference: bool) -> Measured:
-    """Time of a learned alpha over that of fixed rungs: training (cost.csv), or inference (battery.csv, flops_context)."""
+    """Time of a learned alpha over that of fixed rungs: training (cost.csv), or inference (battery.csv,
+    flops_context)."""
     if not inference:
         return Measured.fact("Published training time of a learned alpha over fixed rungs", published.learned_cost())
     speed = published.read("battery").query("metric == 'tokens_per_sec_infer'").groupby("series")["value"].mean()
@@ -105,7 +107,8 @@ def published_tasks_missing(study: Study | None) -> Measured:
 
 @measure("times", exact=True)
 def published_lambada_ratio(study: Study | None, *, window: int) -> Measured:
-    """Highest over lowest perplexity of LAMBADA's target among the sparse models of one W, means over seeds (battery.csv)."""
+    """Highest over lowest perplexity of LAMBADA's target among the sparse models of one W, means over seeds
+    (battery.csv)."""
     rows = published.read("battery").query("task == 'lambada' and metric == 'target_ppl' and window == @window")
     means = rows.groupby("series")["value"].mean()
     return Measured.fact(f"LAMBADA's target perplexity, {means.idxmax()} over {means.idxmin()} at W = {window}",
@@ -124,11 +127,11 @@ def published_std_ratio(study: Study | None) -> Measured:
 
 @measure("in alpha", exact=True)
 def published_alpha_move(study: Study | None, *, probes: str) -> Measured:
-    """Largest move of an alpha from its start. probes: `marked` (two distances, uniform start), `sweep` (one distance, from
-    the ramp; its ends are left out, as no theta is finite there)."""
+    """Largest move of an alpha from its start. probes: `marked` (two distances, uniform start), `sweep` (one distance,
+    from the ramp; its ends are left out, as no theta is finite there)."""
     table = published.read("retrieval_probe")
-    rows = (table.query("experiment == 'marked' and mechanism == 'fib_blur' and staggered_init == 0") if probes == "marked"
-            else table.query("mechanism == 'fib_blur_stag'"))
+    rows = table.query("experiment == 'marked' and mechanism == 'fib_blur' and staggered_init == 0"
+                       if probes == "marked" else "mechanism == 'fib_blur_stag'")
     moved = []
     for text in rows["alphas"].unique():
         alphas = [a["alpha"] if isinstance(a, dict) else a for a in ast.literal_eval(text)]
@@ -158,4 +161,5 @@ def published_probe_best(study: Study | None) -> Measured:
 def published_probe_difference(study: Study | None) -> Measured:
     """Mean accuracy of the marked probe's cells from the ramp minus that from a uniform start."""
     rows = published.marked_cells().query("mechanism == 'fib_blur'").groupby("staggered_init")["accuracy"].mean()
-    return Measured.fact("Published accuracy of the marked probe from the ramp minus from a uniform start", rows[1] - rows[0])
+    what = "Published accuracy of the marked probe from the ramp minus from a uniform start"
+    return Measured.fact(what, rows[1] - rows[0])

@@ -12,8 +12,8 @@ from suite.study.frames import NotTested, Study
 
 @measure(NATS + " a doubling")
 def token_trend(study: Study, *, series: str) -> Measured:
-    """What each doubling of the training tokens adds to the loss of `series` minus that of the local window of equal pairs:
-    the slope of a line through runs of several lengths, each with a schedule of its own."""
+    """What each doubling of the training tokens adds to the loss of `series` minus that of the local window of equal
+    pairs: the slope of a line through runs of several lengths, each with a schedule of its own."""
     T = study.profile.train.length
     pairs = comparisons.beside_local(study, series, T)
     trend = comparisons.token_trend(study, series, T)
@@ -26,8 +26,8 @@ def token_trend(study: Study, *, series: str) -> Measured:
 
 @measure(NATS)
 def length_change(study: Study, *, series: str) -> Measured:
-    """Loss of `series` minus that of the local window, when both are trained at the longest length minus when at the shortest;
-    the same held-out tokens, so many training tokens."""
+    """Loss of `series` minus that of the local window, when both are trained at the longest length minus when at the
+    shortest; the same held-out tokens, so many training tokens."""
     share = study.parameters.length_fraction
     change, short, long = comparisons.length_change(study, series, share)
     what = f"Loss of {series} minus local window, trained at {long} tokens of context minus at {short}"
@@ -36,8 +36,9 @@ def length_change(study: Study, *, series: str) -> Measured:
 
 @measure(NATS)
 def far_evidence(study: Study, *, series: str, beyond: str) -> Measured:
-    """Loss of `series` minus that of the local window on tokens whose context stood before, further back than one layer of
-    the window (`beyond: window`) or its whole stack (`beyond: stack`) reaches; whole bins of the recurrence evaluation."""
+    """Loss of `series` minus that of the local window on tokens whose context stood before, further back than one layer
+    of the window (`beyond: window`) or its whole stack (`beyond: stack`) reaches; whole bins of the recurrence
+    evaluation."""
     T = study.profile.train.length
     pair = comparisons.with_recurrence(study, series, T)
     reach, edges = comparisons.reaches(pair[1])[beyond], comparisons.recurrence_edges(study, pair[0])
@@ -56,4 +57,5 @@ def copy_gain(study: Study, *, series: str) -> Measured:
         raise study.untrained(f"{series} and a local window on planted copies")
     longest = max(gains)
     models = [comparisons.copy_models(study, name)[longest] for name in (series, LOCAL)]
-    return Measured.of([(f"Accuracy of {series} minus local window, copying over {longest} tokens", gains[longest], models)])
+    what = f"Accuracy of {series} minus local window, copying over {longest} tokens"
+    return Measured.of([(what, gains[longest], models)])
