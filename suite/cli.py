@@ -10,9 +10,8 @@ import os
 import sys
 import time
 from contextlib import nullcontext
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from suite.settings.profiles import Profile
 
 INTERRUPTED = 130
-FOREIGN = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}  # another program's options
+# For a command whose options are another program's.
+FOREIGN = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 # Torch's threads sleep when they have nothing to do: while they wait awake, for milliseconds, what is measured after
 # SDPA has one core less. A process reads this when it starts.
 BENCH = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -36,18 +36,6 @@ runs = typer.Typer(help="list, show and export the runs of a profile", rich_mark
 app.add_typer(runs, name="runs")
 
 
-class Engine(StrEnum):
-    local, ray = "local", "ray"
-
-
-class Status(StrEnum):
-    running, done, failed = "running", "done", "failed"
-
-
-class Format(StrEnum):
-    csv, json = "csv", "json"
-
-
 def absolute(folder: str) -> str:
     return str(Path(folder).expanduser().resolve()) if folder else ""
 
@@ -55,6 +43,7 @@ def absolute(folder: str) -> str:
 ProfileName = Annotated[str, Option("--profile", help="a name in profiles/")]
 Folder = Annotated[str, Option("--corpus", metavar="FOLDER", callback=absolute,
                                help="a person's own text, one subfolder per domain")]
+Engine = Literal["local", "ray"]
 Where = Annotated[Engine, Option("--engine", help="ray: train on the machines of RAY_ADDRESS (docs/many_machines.md)")]
 Cpus = Annotated[int | None, Option("--run-cpus", metavar="K", help="CPUs of each run with --engine ray (default: 1)")]
 Gpus = Annotated[float | None, Option("--run-gpus", metavar="G",
@@ -62,7 +51,7 @@ Gpus = Annotated[float | None, Option("--run-gpus", metavar="G",
 
 
 @app.command()
-def report(profile: ProfileName = "small", corpus: Folder = "", engine: Where = Engine.local, run_cpus: Cpus = None,
+def report(profile: ProfileName = "small", corpus: Folder = "", engine: Where = "local", run_cpus: Cpus = None,
            run_gpus: Gpus = None) -> int:
     """Train, execute the notebooks and write the page, as far as anything changed."""
     from suite.plan.outlook import notebooks
@@ -87,7 +76,7 @@ def plan(profile: ProfileName = "small", corpus: Folder = "",
 
 @app.command()
 def notebook(name: Annotated[str, Argument(help="for instance 03_extrapolation")], profile: ProfileName = "small",
-             corpus: Folder = "", engine: Where = Engine.local, run_cpus: Cpus = None, run_gpus: Gpus = None) -> int:
+             corpus: Folder = "", engine: Where = "local", run_cpus: Cpus = None, run_gpus: Gpus = None) -> int:
     """One notebook with its runs; the page shows the others as they are."""
     from suite.plan.outlook import notebooks
     names = [one_of(name.removesuffix(".ipynb"), notebooks(), "notebook")]
@@ -98,7 +87,7 @@ def notebook(name: Annotated[str, Argument(help="for instance 03_extrapolation")
 def compare(pattern: Annotated[str, Argument(help="a name in lib/patterns")],
             parameter: Annotated[list[str], Option("-p", "--parameter", metavar="NAME=VALUE",
                                                    help="a parameter of the pattern, for instance -p window=8")] = [],
-            profile: ProfileName = "small", corpus: Folder = "", engine: Where = Engine.local, run_cpus: Cpus = None,
+            profile: ProfileName = "small", corpus: Folder = "", engine: Where = "local", run_cpus: Cpus = None,
             run_gpus: Gpus = None) -> None:
     """A pattern beside dense, local and the best of each family, at equal pairs."""
     from lib.patterns import pattern_class
@@ -130,10 +119,10 @@ def verify(run: Annotated[str, Argument(help="fingerprint of a run, or its first
 
 @runs.command("list")
 def list_runs(profile: ProfileName = "small", pattern: Annotated[str, Option(help="only runs of this pattern")] = "",
-              status: Status | None = None) -> None:
+              status: Literal["", "running", "done", "failed"] = "") -> None:
     """One line per run."""
     from suite.run import browse
-    print(browse.listed(profile, pattern, status or ""))
+    print(browse.listed(profile, pattern, status))
 
 
 @runs.command("show")
@@ -145,7 +134,7 @@ def show_run(run: Annotated[str, Argument(help="fingerprint of the run, or its f
 
 
 @runs.command("export")
-def export_runs(profile: ProfileName = "small", format: Format = Format.csv, output: Annotated[
+def export_runs(profile: ProfileName = "small", format: Literal["csv", "json"] = "csv", output: Annotated[
         Path | None, Option(help="file to write (default: standard output)")] = None) -> None:
     """Every metric of every run as one table."""
     from suite.run import browse
@@ -155,7 +144,7 @@ def export_runs(profile: ProfileName = "small", format: Format = Format.csv, out
 
 
 @app.command()
-def bench(quick: Annotated[bool, Option("--quick", help="fewer lengths and rounds, in their own file")] = False) -> None:
+def bench(quick: Annotated[bool, Option("--quick", help="fewer lengths and rounds, in a file apart")] = False) -> None:
     """Time and memory of attention and of a training step: some minutes, alone on the machine."""
     if BENCH.items() - os.environ.items():
         command = [sys.executable, "-m", "suite", "bench", *["--quick"] * quick]
@@ -189,7 +178,7 @@ def execute(notebook: Path, output: Path, parameters: str = "{}") -> int:
 
 def hosts_of(engine: Engine, cpus: int | None, gpus: float | None) -> Hosts | None:
     """Where runs are trained; None: on this machine, with as many workers as the profile says."""
-    if engine == Engine.ray:
+    if engine == "ray":
         from suite.run.ray_hosts import Ray
         return Ray(cpus, gpus)
     for name, value in {"--run-cpus": cpus, "--run-gpus": gpus}.items():

@@ -71,8 +71,8 @@ class Pipeline:
         """What will be trained, what is there already and how long it will take, before it starts."""
         view = outlook(plans, self.profile, self.corpus)
         if view.total.to_train or view.total.evaluations:
-            elsewhere = "\nthese are times of this machine; those of the cluster show as its runs train" if self.hosts else ""
-            self.shown.note(view.text() + elsewhere)
+            elsewhere = "\nthese are times of this machine; those of the cluster show as its runs train"
+            self.shown.note(view.text() + elsewhere * bool(self.hosts))
 
     def plan(self, name: str) -> Planned | None:
         """A notebook's plan; an experiment that cannot even plan has failed, and is said so on the page."""
@@ -181,7 +181,8 @@ class Pipeline:
         if ended.error:
             self.fail(name, ended.error, ended.seconds)
         else:
-            stamps.write(self.profile.name, name, self.stamps[name], ended.seconds)
+            stamps.write(self.profile.name, name, self.stamps[name], seconds=ended.seconds,
+                         products=stamps.products(self.profile.name, name))
             self.status[name] = NotebookStatus("done", "", ended.seconds)
             self.shown.note(f"{name}: done in {duration(ended.seconds)}")
 
@@ -199,7 +200,7 @@ class Pipeline:
             self.shown.note(self.page_error if isinstance(error, SuiteError) else traceback.format_exc())
             return
         if all(notebook.state in ("done", "fresh") for notebook in status.values()):
-            stamps.write_page(self.profile.name, self.page_stamp())
+            stamps.write(self.profile.name, "page", self.page_stamp())
 
     def page_stamp(self) -> str:
         return stamps.page_stamp(self.profile.name, self.stamps, self.profile.corpus.folder)

@@ -29,7 +29,7 @@ def note(what: str) -> None:
 
 
 class Fake(worker.Worker):
-    """Takes `pause` seconds a step, writes the step into its checkpoint, and misbehaves half way as `behaviour` says."""
+    """Takes `pause` seconds a step, writes the step into its checkpoint, misbehaves half way as `behaviour` says."""
 
     def best_device(self):
         return "cpu"
@@ -68,7 +68,8 @@ class Fake(worker.Worker):
         value = float(dict(evaluation.parameters)["count"])
         if not value:
             raise ValueError("nothing to count")
-        return EvalResult([Metric("accuracy", value, split="copying", length=8)], {"right": np.arange(6.0).reshape(2, 3)})
+        metrics = [Metric("accuracy", value, split="copying", length=8)]
+        return EvalResult(metrics, {"right": np.arange(6.0).reshape(2, 3)})
 
 
 if __name__ == "__main__":

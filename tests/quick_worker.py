@@ -1,4 +1,4 @@
-"""A worker that trains in earnest, but slowly and with a checkpoint at every step: there is time to kill its machine."""
+"""A worker that really trains, but slowly and with a checkpoint at every step: there is time to kill its machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One of several processes that train together, as tests/test_ranks.py and tests/test_distributed.py start it.
 
     python tests/shared_training.py FOLDER      with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: all of SCENARIOS
-    torchrun ... tests/shared_training.py lead  `suite.run.torchrun` on the runs of `JOBS`; KILL=step kills process 1 there
+    torchrun ... tests/shared_training.py lead  `suite.run.torchrun` on the runs of `JOBS`; KILL=step kills process 1
 """
 
 from __future__ import annotations

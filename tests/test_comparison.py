@@ -45,7 +45,8 @@ def test_when_nothing_was_trained_then_every_family_is_represented_at_equal_pair
 
 
 def test_when_a_family_cannot_have_the_pairs_then_the_text_says_which(small):
-    found, left_out = comparison.rivals(candidate(small), small, {"literature": ("Dense twice", PatternSpec.of("dense"))})
+    best = {"literature": ("Dense twice", PatternSpec.of("dense"))}
+    found, left_out = comparison.rivals(candidate(small), small, best)
     assert [title for title, _ in found].count("Dense twice") == 0
     assert len(left_out) == 1 and "Dense twice" in left_out[0]
 
@@ -53,17 +54,20 @@ def test_when_a_family_cannot_have_the_pairs_then_the_text_says_which(small):
 def test_when_tables_have_results_then_the_best_of_the_profiles_own_models_stands_for_its_family(small, outputs):
     runs = {"aa": RunConfig(PatternSpec.of("scaled_base", window=6), small.model, small.train),
             "bb": RunConfig(PatternSpec.of("learned", window=6), small.model, small.train),
-            "cc": RunConfig(PatternSpec.of("scaled_base", window=1), train=small.train)}       # a wider model: not comparable
-    rows = [{"family": "scaled-base", "series": series, "run": run, "measure": "nll", "length": length, "train_length": 256,
-             "step": step, "position": None, "variant": variant, "value": value}
+            # A wider model: not comparable.
+            "cc": RunConfig(PatternSpec.of("scaled_base", window=1), train=small.train)}
+    rows = [{"family": "scaled-base", "series": series, "run": run, "measure": "nll", "length": length,
+             "train_length": 256, "step": step, "position": None, "variant": variant, "value": value}
             for series, run, length, step, variant, value in
-            [("Fixed", "aa", 256, None, None, 3.1), ("Learned", "bb", 256, None, None, 3.0), ("Wide", "cc", 256, None, None, 2.0),
-             ("Fixed", "aa", 512, None, None, 1.0), ("Fixed", "aa", 256, 100, None, 1.0), ("Fixed", "aa", 256, None, "x", 1.0),
+            [("Fixed", "aa", 256, None, None, 3.1), ("Learned", "bb", 256, None, None, 3.0),
+             ("Wide", "cc", 256, None, None, 2.0), ("Fixed", "aa", 512, None, None, 1.0),
+             ("Fixed", "aa", 256, 100, None, 1.0), ("Fixed", "aa", 256, None, "x", 1.0),
              ("Gone", "dd", 256, None, None, 1.0)]]
     assert comparison.champions(small, Recorded({})) == {}         # there are no tables yet
     paths.results("small").mkdir(parents=True)
     pd.DataFrame(rows).to_csv(paths.results("small") / "01_window_sweep.csv", index=False)
-    assert comparison.champions(small, Recorded(runs)) == {"scaled-base": ("Learned", PatternSpec.of("learned", window=6))}
+    best = comparison.champions(small, Recorded(runs))
+    assert best == {"scaled-base": ("Learned", PatternSpec.of("learned", window=6))}
 
 
 def test_when_a_parameter_is_given_then_literals_are_read_and_names_kept():
@@ -84,7 +88,8 @@ def test_when_patterns_are_compared_then_the_table_is_ranked_and_marks_the_patte
             return pd.DataFrame({"measure": ["nll"], "step": [None], "position": [None], "value": [next(losses)],
                                  "run_tokens_per_s": [1234.5]})
     mine = build("local", layers=2, heads=2, window=3)
-    text = comparison.table([comparison.Entry("mine", mine, job), comparison.Entry("other", mine, job)], Database(), 256)
+    entries = [comparison.Entry(name, mine, job) for name in ("mine", "other")]
+    text = comparison.table(entries, Database(), 256)
     header, first, second = (line.split() for line in text.splitlines())
     assert header[:2] == ["pattern", "perplexity"]
     assert first[:5] == ["1", "other", "2.72", "-63.2", "%"] and second[:4] == ["2", ">", "mine", "7.39"]

@@ -1,4 +1,4 @@
-"""The engine: each run once, whoever asks and whatever dies. Training is that of tests/fake_worker.py, but for one test."""
+"""The engine: each run once, whoever asks and whatever dies. In all tests but one, tests/fake_worker.py trains."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ pytestmark = pytest.mark.usefixtures("outputs")
 
 def test_when_experiments_share_a_run_then_it_is_trained_once_with_the_evaluations_of_all():
     done = []
-    train(job(1, 1), job(2, 1), job(1, 2), job(1, 1), workers=2, on_news=lambda run, failure: done.append((run, failure)))
+    jobs = (job(1, 1), job(2, 1), job(1, 2), job(1, 1))
+    train(*jobs, workers=2, on_news=lambda run, failure: done.append((run, failure)))
     assert sorted(events("trained")) == ["trained 1", "trained 2"]
     assert sorted(events("evaluate 1")) == ["evaluate 1 task {'count': 1}", "evaluate 1 task {'count': 2}"]
     assert set(done) == {(run_fingerprint(job(s).run, None), None) for s in (1, 2)}
@@ -68,7 +69,8 @@ def test_when_runs_fail_then_the_others_go_on_and_one_error_names_all():
     assert "local, seed 2: its process died twice (killed by signal 9" in text and "| about to be killed" in text
     log = paths.run_folder("tiny", run_fingerprint(job(1, behaviour="raise").run, None)) / "log.txt"
     assert str(log) in text and "Traceback" in log.read_text()
-    assert events("train 1") == ["train 1 from 0"]                   # an exception is no accident: it is not tried again
+    # An exception is no accident: it is not tried again.
+    assert events("train 1") == ["train 1 from 0"]
     assert events("train 2") == ["train 2 from 0", "train 2 from 2"]
     assert sum(failure is not None for failure in told.values()) == 2 and len(told) == 3
     row = Database("tiny").facts(run_fingerprint(job(1, behaviour="raise").run, None))
@@ -142,7 +144,8 @@ def test_when_the_engine_is_killed_then_its_workers_end_and_another_suite_goes_o
 
 
 def test_when_ctrl_c_is_pressed_then_suite_and_workers_end_promptly():
-    def heard() -> None:                        # what is started in the background ignores the signal, and so do its children
+    # What is started in the background ignores the signal, and so do its children.
+    def heard() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     suite = subprocess.Popen([sys.executable, "-c", SLOW], cwd=paths.ROOT, stderr=subprocess.PIPE, text=True,
                              start_new_session=True, preexec_fn=heard)
@@ -188,7 +191,7 @@ def test_when_a_run_goes_on_then_the_display_has_step_loss_rate_and_time_left():
     seen = [a for snapshot in shown.snapshots for a in snapshot.active if a.stage == "training" and "seed 1" in a.label]
     assert seen and all(a.steps == 40 and a.tokens_per_s == 1000 and a.loss for a in seen)
     assert "seed 1: step" in seen[-1].text() and "1,000 tokens/s" in seen[-1].text()
-    assert [s.total for s in shown.snapshots] == [2] * len(shown.snapshots) and max(s.done for s in shown.snapshots) == 2
+    assert {s.total for s in shown.snapshots} == {2} and max(s.done for s in shown.snapshots) == 2
     assert any(s.left is not None and 0 < s.left < 10 for s in shown.snapshots)
     assert shown.summary.startswith("2 runs finished in")
 

@@ -37,7 +37,7 @@ def refused(path, values) -> str:
     """The message, once nothing was started and nothing written."""
     output = path.parent / "out" / path.name
     with pytest.raises(SuiteError) as error:
-        execute.execute(path, output, values)
+        execute.NotebookProcess(path, output, values)
     assert not output.parent.exists()
     return str(error.value)
 
@@ -68,13 +68,15 @@ def cells_of(path) -> list:
 def test_when_every_cell_runs_then_the_output_appears_whole_with_the_parameters(make, tmp_path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "module://on_another_machine")      # a user's setting that does not work here
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
-    spec = tmp_path / "jupyter" / "kernels" / "python3"                # a user's kernel of the same name, which is broken
+    # A user's kernel of the same name, which is broken.
+    spec = tmp_path / "jupyter" / "kernels" / "python3"
     spec.mkdir(parents=True)
     (spec / "kernel.json").write_text(json.dumps({"argv": ["false"], "display_name": "mine", "language": "python"}))
     path = make("import json, sys, matplotlib.pyplot as plt\nfrom lib import paths\nplt.close(plt.figure())\n"
-                "print(json.dumps([count, rate, names, sys.executable, str(paths.ROOT)]))", name="with {braces} and space")
+                "print(json.dumps([count, rate, names, sys.executable, str(paths.ROOT)]))",
+                name="with {braces} and space")
     output = tmp_path / "out" / "trial.ipynb"
-    ended = execute.execute(path, output, {"count": 3, "names": "['x', 'y']"})
+    ended = execute.NotebookProcess(path, output, {"count": 3, "names": "['x', 'y']"}).wait()
     assert ended.error == "" and ended.seconds > 0
     shown = json.loads(cells_of(output)[-1].outputs[0].text)
     assert shown == [3, 0.5, ["x", "y"], sys.executable, str(paths.ROOT)]
@@ -87,7 +89,7 @@ def test_when_a_cell_fails_then_the_output_goes_as_far_and_is_marked(make, tmp_p
     output = tmp_path / "trial.out.ipynb"
     output.write_text("what was there before")
     wrong = "from lib.errors import SuiteError\nraise SuiteError('lr = 3 is not valid')"
-    ended = execute.execute(make("print('so far')", wrong, "print('never')"), output, {})
+    ended = execute.NotebookProcess(make("print('so far')", wrong, "print('never')"), output, {}).wait()
     assert ended.error == "SuiteError: lr = 3 is not valid"             # the message alone, no traceback
     first, second, third = cells_of(output)[-3:]
     assert first.outputs[0].text == "so far\n" and second.outputs[0].traceback == [ended.error] and third.outputs == []
@@ -95,11 +97,12 @@ def test_when_a_cell_fails_then_the_output_goes_as_far_and_is_marked(make, tmp_p
 
 
 def test_when_executions_run_side_by_side_and_one_kernel_dies_then_each_ends_as_it_must(make, tmp_path):
-    good, bad = "import time; time.sleep(1); print(count)", "import os\nprint('alive', flush=True)\nos.kill(os.getpid(), 9)"
+    good = "import time; time.sleep(1); print(count)"
+    bad = "import os\nprint('alive', flush=True)\nos.kill(os.getpid(), 9)"
     ended: dict[int, execute.Execution] = {}
 
     def one(number: int, path) -> None:
-        ended[number] = execute.execute(path, tmp_path / f"out{number}.ipynb", {"count": number})
+        ended[number] = execute.NotebookProcess(path, tmp_path / f"out{number}.ipynb", {"count": number}).wait()
     begin = time.monotonic()
     threads = [threading.Thread(target=one, args=(i, make(bad if i == 2 else good, name=f"n{i}"))) for i in range(3)]
     for thread in threads:
@@ -114,7 +117,8 @@ def test_when_executions_run_side_by_side_and_one_kernel_dies_then_each_ends_as_
 
 def test_when_the_suite_is_killed_then_execution_and_kernel_end(make, tmp_path):
     path = make("import time\nopen('started', 'w').close()\ntime.sleep(100)")
-    script = "import sys, pathlib, suite.run.execute as e; e.execute(*map(pathlib.Path, sys.argv[1:]), {})"
+    script = ("import sys, pathlib, suite.run.execute as e\n"
+              "e.NotebookProcess(*map(pathlib.Path, sys.argv[1:]), {}).wait()")
     suite = subprocess.Popen([sys.executable, "-c", script, str(path), str(tmp_path / "out.ipynb")], cwd=paths.ROOT,
                              env={**os.environ, "PYTHONPATH": str(paths.ROOT)})
     deadline = time.monotonic() + 40

@@ -61,7 +61,7 @@ def text(tmp_path, monkeypatch) -> Corpus:
     """A corpus whose path says nothing on another machine: it is relative to this test's folder."""
     files = {f"{split}-a.bin": np.random.default_rng(size).integers(1, 64, size).astype(np.uint16).tobytes()
              for split, size in (("train", 5000), ("heldout", 2000))}
-    facts = {name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()} for name, content in files.items()}
+    facts = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
     manifest = {"config": {"vocab": 64}, "domains": {"a": {}}, "token_type": "uint16", "files": facts, "notes": []}
     (tmp_path / "text").mkdir()
     for name, content in {**files, "manifest.json": json.dumps(manifest).encode()}.items():
@@ -73,7 +73,7 @@ def text(tmp_path, monkeypatch) -> Corpus:
 # Parts, without a cluster
 
 @pytest.mark.parametrize(("cpus", "gpus", "room"), [
-    (1, None, 4 + 0 + 1), (1, 0, 16 + 8 + 2), (4, 1, 4 + 0 + 0), (1, 0.5, 8 + 0 + 2), (1, 0.1, 16 + 0 + 2), (2, 2, 2 + 0 + 0)])
+    (1, None, 4 + 0 + 1), (1, 0, 16 + 8 + 2), (4, 1, 4 + 0 + 0), (1, 0.5, 8 + 0 + 2), (2, 2, 2 + 0 + 0)])
 def test_when_machines_have_gpus_then_a_run_has_one_unless_the_person_says_otherwise(monkeypatch, cpus, gpus, room):
     machines = [{"CPU": 16.0, "GPU": 4.0}, {"CPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}]
     monkeypatch.setattr(Ray, "machines", lambda self: machines)
@@ -123,7 +123,8 @@ def test_when_a_corpus_arrives_damaged_then_it_is_refused_and_the_next_one_is_ta
         agent.receive_text(text.fingerprint, {**files, "train-a.bin": files["train-a.bin"][:-1].copy()}, sums)
     assert not agent.has_text("nowhere", text.fingerprint)
     agent.receive_text(text.fingerprint, files, sums)
-    assert agent.has_text("nowhere", text.fingerprint) and Corpus(Path(agent.text)).tokens("train", "a").shape == (5000,)
+    assert agent.has_text("nowhere", text.fingerprint)
+    assert Corpus(Path(agent.text)).tokens("train", "a").shape == (5000,)
     assert agent.has_text(str(tmp_path / "text"), text.fingerprint) and agent.text == str(tmp_path / "text")
 
 
@@ -193,8 +194,8 @@ def test_when_a_worker_s_process_was_killed_then_its_folder_is_deleted_by_the_ne
 # A cluster
 
 def patiently(start):
-    """Ray gives up on helpers of its own that need more than 15 seconds to start (ray-project/ray#65983): on a machine whose
-    cores are all taken several times over, that is the rule."""
+    """Ray gives up on its own helpers that need more than 15 seconds to start (ray-project/ray#65983), which is the
+    rule on a machine whose cores are all taken several times over."""
     for _ in range(3):
         try:
             return start()
@@ -225,7 +226,8 @@ def log(one: Job, corpus: Corpus | None = None) -> list[str]:
     return (folder(one, corpus) / "log.txt").read_text().splitlines()
 
 
-def on_ray(*jobs: Job, command: tuple[str, ...] = FAKE, corpus: Corpus | None = None, shown: Quiet | None = None) -> None:
+def on_ray(*jobs: Job, command: tuple[str, ...] = FAKE, corpus: Corpus | None = None,
+           shown: Quiet | None = None) -> None:
     ensure(jobs, "tiny", corpus, shown=shown or Quiet(), hosts=Ray(cpus=1, gpus=0, command=command, every=0.1))
 
 
@@ -234,7 +236,7 @@ def results(*jobs: Job, corpus: Corpus) -> list:
     found, database = [], Database("tiny", corpus)
     for one in jobs:
         metrics = database.metrics(one)
-        found += [metrics[[c for c in metrics if c not in ("run_seconds", "run_tokens_per_s", "run_peak_memory_mib")]].to_csv()]
+        found.append(metrics.drop(columns=["run_seconds", "run_tokens_per_s", "run_peak_memory_mib"]).to_csv())
         weights = (folder(one, corpus) / "model.safetensors").read_bytes()
         found += [database.array(one, one.evaluations[0], "nll.a.64").tobytes(), weights]
     database.close()
@@ -278,7 +280,7 @@ def test_when_a_machine_is_killed_then_its_run_goes_on_elsewhere_and_the_results
 
 
 @pytest.mark.slow
-def test_when_runs_fail_or_their_processes_die_then_the_others_go_on_and_the_error_has_their_logs(machines, monkeypatch):
+def test_when_runs_fail_or_processes_die_then_the_others_go_on_and_the_error_has_their_logs(machines, monkeypatch):
     monkeypatch.setattr(Ray, "attempts", 2)
     with pytest.raises(EngineError) as error:
         on_ray(job(1, behaviour="raise", pause=0.05), job(2, behaviour="die", pause=0.05), job(3, 1, 0), job(4))
@@ -287,13 +289,14 @@ def test_when_runs_fail_or_their_processes_die_then_the_others_go_on_and_the_err
     assert "local, seed 2: its process died twice (killed by signal 9" in text and "| about to be killed" in text
     assert "local, seed 3: evaluation task: ValueError: nothing to count" in text
     assert [line for line in log(job(2, behaviour="die", pause=0.05)) if line.startswith("train ")] == [
-        "train 2 from 0", "train 2 from 2"]                                         # the second from the first's checkpoint
+        # The second from the first's checkpoint.
+        "train 2 from 0", "train 2 from 2"]
     assert "Traceback (most recent call last):" in log(job(1, behaviour="raise", pause=0.05))
     database = Database("tiny")
     row = database.facts(run_fingerprint(job(1, behaviour="raise", pause=0.05).run, None))
     assert (row["status"], row["error"]) == ("failed", "ValueError: no such luck")
     assert database.missing([job(3, 1), job(4)]) == []
-    assert database.array(job(4), Evaluation.of("task", count=1), "right").tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert database.array(job(4), Evaluation.of("task", count=1), "right").tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 SUITE = """
@@ -321,7 +324,8 @@ def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_
     on_ray(one, job(2, 1, 5))
     (first, second) = [int(line.split()[-1]) for line in log(one) if line.startswith("train 1 from")]
     assert first == 0 < second < 60
-    assert dict(Database("tiny").facts(row["run"])) == row and "load 2 from 4" in log(trained_here)     # evaluated there
+    assert dict(Database("tiny").facts(row["run"])) == row
+    assert "load 2 from 4" in log(trained_here)                        # evaluated there
     assert Database("tiny").missing([job(2, 1, 5)]) == []
 
 

@@ -39,4 +39,5 @@ def test_when_further_seeds_are_ordered_then_undecided_claims_come_first_and_unc
     need = by_need([judged("supported", 1, "local", "dense"), judged("undecided", 1, "dense", "gone"),
                     judged("contradicted", 2, "strided"), judged("not tested", 0)], configurations)
     jobs = [Job.of(run(name, 43)) for name in ("bigbird", "strided", "local", "dense", "longnet")]
-    assert [job.run.pattern.name for job in sorted(jobs, key=need)] == ["dense", "local", "strided", "bigbird", "longnet"]
+    ordered = [job.run.pattern.name for job in sorted(jobs, key=need)]
+    assert ordered == ["dense", "local", "strided", "bigbird", "longnet"]

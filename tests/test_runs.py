@@ -25,7 +25,8 @@ from suite.run import database as module
 from suite.run.database import Database, Facts
 from suite.settings.progress import text_table
 
-FACTS = Facts({"python": "3.11.0", "torch": "2.13.0", "numpy": "2.4.6", "suite": "0.1.0"}, "a processor, 2 cores", "cpu", 1)
+VERSIONS = {"python": "3.11.0", "torch": "2.13.0", "numpy": "2.4.6", "suite": "0.1.0"}
+FACTS = Facts(VERSIONS, "a processor, 2 cores", "cpu", 1)
 ONE = Evaluation.of("task", count=1)
 TWO = Evaluation.of("task", count=2)
 
@@ -51,7 +52,8 @@ def filled() -> Database:
     database = Database("tiny")
     database.record_training(run(), FACTS, result(), 1234, module.now())
     arrays = {"right": np.arange(6, dtype=np.float32).reshape(2, 3)}
-    database.record_evaluation(run(), ONE, EvalResult([Metric("accuracy", 0.25, split="copying", length=64)], arrays), 0.1)
+    one = EvalResult([Metric("accuracy", 0.25, split="copying", length=64)], arrays)
+    database.record_evaluation(run(), ONE, one, 0.1)
     database.record_evaluation(run(), TWO, EvalResult([Metric("alpha", 1.5, layer=np.int64(1))]), 0.2)
     return database
 
@@ -108,8 +110,9 @@ def test_when_a_trained_run_is_recorded_again_then_it_is_replaced_and_a_later_fa
 def test_when_a_record_comes_from_another_machine_then_the_database_is_the_same(filled):
     """Through JSON, as a worker of a Ray cluster sends it; numpy's numbers and every kind of array included."""
     arrays = {"right": np.arange(6, dtype=np.float32).reshape(2, 3), "empty": np.zeros((0, 2)), "yes": np.array([True])}
+    measured = EvalResult([Metric("alpha", np.float32(1.5), layer=np.int64(1))], arrays)
     entries = [("record_training", FACTS, result(0.25, model="not sent"), 99, module.now()),
-               ("record_evaluation", ONE, EvalResult([Metric("alpha", np.float32(1.5), layer=np.int64(1))], arrays), 0.1)]
+               ("record_evaluation", ONE, measured, 0.1)]
     for name, *given in entries:
         sent = json.dumps([module.packed(value) for value in given])
         assert "not sent" not in sent
@@ -159,7 +162,8 @@ def test_when_the_database_is_of_the_first_schema_then_it_is_brought_up_to_this_
     assert again.trained(run()) and again.facts(again.fingerprint(run()))["spent"] is None
     assert "spent on    not recorded" in browse.show(again, again.fingerprint(run()))
     again.record_training(run(1), FACTS, result(), 1234, module.now())
-    assert "spent on    backward 50%  forward 33%  checkpoints and start 17%" in browse.show(again, again.fingerprint(run(1)))
+    shown = browse.show(again, again.fingerprint(run(1)))
+    assert "spent on    backward 50%  forward 33%  checkpoints and start 17%" in shown
 
 
 def test_when_there_are_no_runs_then_looking_creates_nothing(outputs, capsys):
@@ -220,7 +224,8 @@ def test_when_a_run_is_shown_then_configuration_facts_and_metrics_are_there(fill
     key = filled.fingerprint(run())
     text = told(capsys, "show", key[:6])
     assert all(len(line) <= browse.WIDTH or line.startswith("folder") for line in text.splitlines())   # no path is cut
-    for word in (key, "d_model=16", "copying", "torch 2.13.0", "a processor", "1 thread", "1,234 parameters", "train_loss"):
+    for word in (key, "d_model=16", "copying", "torch 2.13.0", "a processor", "1 thread", "1,234 parameters",
+                 "train_loss"):
         assert word in text
     assert main(["runs", "show", "zzz", "--profile", "tiny"]) == 2
     assert "no run of profile 'tiny' begins with 'zzz'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Ten thousand runs and ten million rows, in small: what is asked costs what it returns, not what the database holds."""
+"""Ten thousand runs and ten million rows, in small: a question costs what it returns, not what the database holds."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ def scans(database: Database, asked: list[str]) -> list[str]:
 QUESTIONS = {
     "missing": lambda database, job: database.missing([job, Job.of(replace(job.run, pattern=PatternSpec.of("dense")))]),
     "trained": lambda database, job: database.trained(job.run),
-    "evaluated": lambda database, job: database.evaluated(database.fingerprint(job.run)),
     "facts": lambda database, job: database.facts(database.fingerprint(job.run)),
     "metrics": lambda database, job: database.metrics(job),
     "array": lambda database, job: database.array(job, EVALUATIONS[1], "right"),
@@ -106,10 +105,12 @@ def test_when_there_are_many_runs_then_each_question_has_the_answer_of_its_own_r
     assert filled.missing(asked) == [replace(plan[5], evaluations=(further,)), asked[1]]
     filled.connection.execute("update runs set status = 'failed' where run = ?", (filled.fingerprint(plan[7].run),))
     assert not filled.trained(plan[7].run) and filled.missing([plan[7]]) == [plan[7]]
-    assert filled.evaluated(filled.fingerprint(plan[8].run)) == set(map(module.evaluation_fingerprint, EVALUATIONS))
+    keys = [filled.fingerprint(job.run) for job in plan[7:9]]
+    assert filled.evaluations(keys) == {keys[1]: set(map(module.evaluation_fingerprint, EVALUATIONS))}
     filled.connection.execute("delete from evaluations where run_id = (select id from runs where run = ?)",
                               (filled.fingerprint(plan[10].run),))
-    assert filled.missing([plan[10]]) == [plan[10]] and filled.missing([Job.of(plan[10].run)]) == []      # it is trained
+    # It is trained.
+    assert filled.missing([plan[10]]) == [plan[10]] and filled.missing([Job.of(plan[10].run)]) == []
     table = filled.metrics(Job.of(plan[9].run, EVALUATIONS[0]))
     assert set(table["run"]) == {filled.fingerprint(plan[9].run)} and len(table) == ROWS // 4 + (ROWS - ROWS // 4) // 3
 
@@ -165,7 +166,8 @@ def test_when_runs_differ_in_their_seed_alone_then_their_pattern_is_counted_once
     assert set(table.loc[table["window"] == 3, "pairs"]) == {4 * (1 + 2 + 3 + 61 * 4)}
 
 
-def test_when_a_table_is_read_in_parts_then_the_page_gets_every_perplexity_and_a_row_of_each_run(tmp_path, filled, monkeypatch):
+def test_when_a_table_is_read_in_parts_then_the_page_gets_every_perplexity_and_a_row_of_each_run(
+        tmp_path, filled, monkeypatch):
     table = tidy("01_window_sweep", jobs(8), filled)
     scored = table.groupby("run").head(2).assign(measure="perplexity", step=pd.NA, position=pd.NA, split="docs")
     table = pd.concat([table, scored]).sample(frac=1, random_state=0)

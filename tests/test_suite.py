@@ -86,15 +86,18 @@ def test_when_nothing_changed_then_nothing_is_done_and_otherwise_exactly_what_is
     assert executed_by(lambda: house.notebook("01_a", job(1), code="# said better")) == ["01_a"]
     assert executed_by(lambda: (paths.results("tiny") / "02_b.csv").unlink()) == ["02_b"]
     assert executed_by(lambda: (paths.executed("tiny") / "02_b.ipynb").write_text("changed by hand")) == ["02_b"]
-    assert executed_by(lambda: profile.write_text(profile.read_text() + "notebooks: {02_b: {seeds: [1]}}\n")) == ["02_b"]
-    assert executed_by(lambda: profile.write_text(profile.read_text().replace("rungs: 5", "rungs: 4"))) == ["01_a", "02_b"]
+    text = profile.read_text() + "notebooks: {02_b: {seeds: [1]}}\n"
+    assert executed_by(lambda: profile.write_text(text)) == ["02_b"]
+    assert executed_by(lambda: profile.write_text(text.replace("rungs: 5", "rungs: 4"))) == ["01_a", "02_b"]
     assert executed_by(lambda: setattr(house.text, "fingerprint", "other text")) == ["01_a", "02_b"]
     assert executed_by(page.unlink) == []                              # the page alone is written again
     assert house.pages[-1] == {"01_a": "fresh", "02_b": "fresh"}
     other = paths.report("overnight") / "ledger.json"
     other.parent.mkdir(parents=True)
-    for change in (page.with_name("ledger.json").unlink, lambda: other.write_text("[]"), lambda: other.write_text("[1]")):
-        pages = len(house.pages)                                       # so it is without the ledger, or with another profile's
+    for change in (page.with_name("ledger.json").unlink, lambda: other.write_text("[]"),
+                   lambda: other.write_text("[1]")):
+        # So it is without the ledger, or with another profile's.
+        pages = len(house.pages)
         assert executed_by(change) == [] and len(house.pages) == pages + 1
     assert executed_by(lambda: None) == [] and len(events("trained")) == 2
 
@@ -112,7 +115,8 @@ def test_when_the_library_or_the_report_changes_then_their_stamps_do(tmp_path, m
         stamps.page_code.cache_clear()
         return stamps.library(), stamps.page_code()
     before = both()
-    expected = {"lib/model.py": (True, False), "suite/published/a.csv": (True, False), "suite/report/page.css": (False, True)}
+    expected = {"lib/model.py": (True, False), "suite/published/a.csv": (True, False),
+                "suite/report/page.css": (False, True)}
     for name, changed in expected.items():
         files[name].write_text("2")
         now = both()
@@ -173,7 +177,8 @@ def test_when_a_plan_is_asked_for_then_shared_runs_count_once_and_nothing_is_mad
     assert house.run("plan") == 0
     lines = capsys.readouterr().out.splitlines()
     total = next(line.split() for line in lines if line.startswith("total"))
-    assert total[1:5] == ["3", "0", "0", "2"]                          # evaluation 2 of run 2 is missing: it is not done
+    # Evaluation 2 of run 2 is missing: it is not done.
+    assert total[1:5] == ["3", "0", "0", "2"]
     assert any("from runs timed on this machine" in line for line in lines)
 
 
@@ -289,7 +294,8 @@ def test_when_shown_in_jupyter_then_one_output_is_updated_and_ends_as_one_line(m
         shown.show(SNAPSHOT)
     shown.close("3 runs finished")
     assert [kind for kind, *_ in calls] == ["display", "update", "update", "update"]
-    assert calls[0][1].splitlines()[1].strip().startswith("Local, seed 1: step 5/10") and calls[-1][1] == "3 runs finished"
+    assert calls[0][1].splitlines()[1].strip().startswith("Local, seed 1: step 5/10")
+    assert calls[-1][1] == "3 runs finished"
     assert all(metadata == {"progress": True} for *_, metadata in calls)
 
 

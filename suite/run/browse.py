@@ -30,7 +30,8 @@ order by runs.id, metrics.rowid
 """
 METRICS = """
 select coalesce(evaluations.name, 'training') as evaluation, variant, split, measure, length, position, layer, step,
-       value from metrics left join evaluations on evaluations.id = evaluation_id where metrics.run_id = ? order by metrics.rowid
+       value
+from metrics left join evaluations on evaluations.id = evaluation_id where metrics.run_id = ? order by metrics.rowid
 """
 
 

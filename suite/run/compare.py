@@ -71,7 +71,7 @@ Champion = tuple[str, PatternSpec]     # what the tables call it, and its patter
 
 
 def champions(profile: Profile, database: Database) -> dict[str, Champion]:
-    """The best model of each family in the result tables, among those of the profile's own model and training length."""
+    """The best model of each family in the result tables, among models of the profile's size and training length."""
     tables = [pd.read_csv(path) for path in sorted(paths.results(profile.name).glob("[0-9]*.csv"))]
     if not tables:
         return {}
@@ -93,12 +93,14 @@ def rivals(candidate: Pattern, profile: Profile,
     length = profile.train.length
     near = round(candidate.pairs(length) / (length * candidate.layers) / 3)      # a third of the keys next to the query
     representatives = {
-        "scaled-base": ("Fibonacci, linear ramp", PatternSpec.of("scaled_base", schedule="linear", rungs=profile.rungs)),
+        "scaled-base": ("Fibonacci, linear ramp",
+                        PatternSpec.of("scaled_base", schedule="linear", rungs=profile.rungs)),
         "power-law": ("Power law", PatternSpec.of("power_law", window=near)),
         "christoffel": ("Christoffel, coprime", PatternSpec.of("christoffel", k=prime_below(length), m=1, repeat=True)),
         "literature": ("Power-of-two reach", PatternSpec.of("power_attention")),
     }
-    wanted = [("Local window", PatternSpec.of("local")), ("Random offsets", PatternSpec.of("random_offsets", window=near)),
+    wanted = [("Local window", PatternSpec.of("local")),
+              ("Random offsets", PatternSpec.of("random_offsets", window=near)),
               *(best.get(family, proposal) for family, proposal in representatives.items())]
     patterns: list[tuple[str, Pattern]] = [("Dense", build("dense", layers=candidate.layers, heads=candidate.heads))]
     left_out = []
@@ -127,5 +129,6 @@ def table(entries: list[Entry], database: Database, length: int) -> str:
         pairs = entry.pattern.pairs(length)
         cells.append([rank, f"{'> ' if number == 0 else '  '}{entry.name}", f"{perplexity:.2f}",
                       f"{100 * (perplexity / candidate - 1):+.1f} %" if number else "", f"{pairs / 1e3:.0f}k",
-                      f"{pairs / (length * entry.pattern.layers):.1f}", f"{rate:,.0f}", settings(entry.job.run.pattern)])
+                      f"{pairs / (length * entry.pattern.layers):.1f}", f"{rate:,.0f}",
+                      settings(entry.job.run.pattern)])
     return text_table(["", "pattern", "perplexity", "against it", "pairs", "keys/query", "tokens/s", "settings"], cells)

@@ -105,10 +105,6 @@ class Database:
         key = self.fingerprint(run)
         return key in self.evaluations([key])
 
-    def evaluated(self, run: str) -> set[str]:
-        """Fingerprints of a run's evaluations."""
-        return self.evaluations([run]).get(run, set())
-
     def evaluations(self, runs: Sequence[str]) -> dict[str, set[str]]:
         """The fingerprints of evaluations by run, for the trained ones among `runs`; one statement for many runs."""
         stored: dict[str, set[str]] = {}

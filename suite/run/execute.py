@@ -83,7 +83,10 @@ def environment() -> dict[str, str]:
 
 
 class NotebookProcess:
-    """An execution under way. It ends by itself when this process does, because then its standard input closes."""
+    """An execution under way. It ends by itself when this process does, because then its standard input closes.
+
+    `SuiteError` for wrong parameters, before anything starts.
+    """
 
     def __init__(self, notebook: Path, output: Path, parameters: Mapping[str, Any]) -> None:
         values = checked(notebook, parameters)
@@ -111,16 +114,6 @@ class NotebookProcess:
         """Stop it now; its kernel and that kernel's workers notice and end too."""
         self.popen.kill()
         self.popen.wait()
-
-
-def execute(notebook: Path, output: Path, parameters: Mapping[str, Any]) -> Execution:
-    """Execute `notebook` into `output`. `SuiteError` for wrong parameters, before anything starts."""
-    process = NotebookProcess(notebook, output, parameters)
-    try:
-        return process.wait()
-    except BaseException:
-        process.end()
-        raise
 
 
 # In that process

@@ -1,6 +1,6 @@
 """Where runs are trained: in worker processes of this machine, or (`suite.run.ray_hosts`) on the machines of a cluster.
 
-The engine asks the hosts for as many workers as there is room for, gives each one run at a time, and hears of it in events.
+The engine asks the hosts for as many workers as there is room for, and gives each one run at a time.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ Events = queue.Queue[tuple[Any, dict[str, Any]]]               # a worker and wh
 
 class Host(Protocol):
     """A worker as the engine sees it. What happens arrives as (host, event): `ready` first; of the run in hand
-    `progress`, `recorded`, then `done`, `failed` (with `error`) or `busy`; at any time `died` (with `how`), the last."""
-    task: Assignment | None                                    # the run in hand; set by `give`, taken away by the engine
+    `progress`, `recorded`, then `done`, `failed` (with `error`) or `busy`; at any time `died` (with `how`), the last.
+    `give` sets the run in hand, `task`; the engine takes it away."""
+    task: Assignment | None
     ready: bool                                                # set by the engine
 
     def give(self, task: Assignment, message: dict[str, Any]) -> None: ...
@@ -50,8 +51,8 @@ class Host(Protocol):
 
 class Hosts:
     """Room for workers. The engine calls `open` before the first worker starts, and `close` in the end."""
-    attempts = 2                                               # worker deaths after which a run counts as failed
-    here = True                                                # whether runs take as long as earlier ones of this machine
+    attempts = 2                  # worker deaths after which a run counts as failed
+    here = True                   # whether runs take as long as earlier ones of this machine
 
     def open(self, profile: str, corpus: Corpus | None, note: Callable[[str], None]) -> None:
         """Raises `SuiteError` if there is no room for a run."""
@@ -96,7 +97,7 @@ class WorkerProcess:
 
     def listen(self, events: Events) -> None:
         for line in self.popen.stdout:
-            if line.startswith("{"):                   # not what a library prints before the worker redirects its output
+            if line.startswith("{"):                   # not what a library prints before the worker takes over
                 events.put((self, json.loads(line)))
         status = self.popen.wait()
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from suite.settings.profiles import Profile
 
 UNDECIDED, ONE_SEED, DECIDED, UNCLAIMED = range(4)           # what needs a further seed most comes first
-Further = Callable[[int], Callable[["Job"], int]]            # the number of seeds that are trained -> the order of the next
+Further = Callable[[int], Callable[["Job"], int]]            # number of trained seeds -> order of the next seeds
 
 
 def apart_from_seed(run: RunConfig) -> RunConfig:
@@ -39,7 +39,7 @@ def with_seeds(profile: Profile, count: int) -> Profile:
 
 
 def by_need(judgements: Sequence[Any], configurations: Mapping[str, RunConfig]) -> Callable[[Job], int]:
-    """The order of further seeds: of runs behind an undecided claim, then behind a verdict of one seed, then the others.
+    """The order of further seeds: runs behind an undecided claim, then behind a verdict of one seed, then the others.
 
     configurations: each run of the plan by its fingerprint.
     """

@@ -1,8 +1,8 @@
 """What is fresh: a notebook's stamp is the hash of all that determines its execution, kept beside the result.
 
 The stamp covers the notebook's source without outputs, its parameters, the profile, all of `lib` and `suite` (but not
-the report, which has its own stamp), the text and, for one notebook, the last benchmark. Nothing heavy is imported here,
-since most of the time there is nothing to do.
+the report, which has its own stamp), the text and, for one notebook, the last benchmark. Nothing heavy is imported
+here, since most of the time there is nothing to do.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ def stamp(profile: str, notebook: str, corpus: str) -> str:
 
 # Beside the results
 
-def record(profile: str, notebook: str) -> Path:
-    return paths.executed(profile) / f"{notebook}.json"
+def record(profile: str, name: str) -> Path:
+    """The file that keeps the stamp of a notebook, or of the page."""
+    return paths.executed(profile) / f"{name}.json"
 
 
 def products(profile: str, notebook: str) -> dict[str, str]:
@@ -81,14 +82,9 @@ def products(profile: str, notebook: str) -> dict[str, str]:
 
 
 def is_fresh(profile: str, notebook: str, expected: str) -> bool:
-    """Whether the last execution had this stamp, and what it left is as it left it."""
-    known = read(record(profile, notebook))
+    """Whether the last execution had this stamp, and its products are unchanged."""
+    known = read(profile, notebook)
     return known.get("stamp") == expected and known.get("products") == products(profile, notebook)
-
-
-def write(profile: str, notebook: str, value: str, seconds: float) -> None:
-    content = {"stamp": value, "seconds": seconds, "products": products(profile, notebook)}
-    write_json(record(profile, notebook), content)
 
 
 def page_stamp(profile: str, values: Mapping[str, str], corpus_folder: str) -> str:
@@ -101,21 +97,19 @@ def page_stamp(profile: str, values: Mapping[str, str], corpus_folder: str) -> s
 
 def page_is_fresh(profile: str, expected: str) -> bool:
     there = all((paths.report(profile) / name).is_file() for name in ("index.html", "ledger.json"))
-    return there and read(record(profile, "page")).get("stamp") == expected
+    return there and read(profile, "page").get("stamp") == expected
 
 
-def write_page(profile: str, value: str) -> None:
-    write_json(record(profile, "page"), {"stamp": value})
+def write(profile: str, name: str, stamp: str, **more: Any) -> None:
+    """Keep the stamp of a notebook, or of the page."""
+    content = json.dumps({"stamp": stamp, **more}, indent=1) + "\n"
+    write_atomically(record(profile, name), content.encode())
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A stamp file; one that is missing or damaged says that nothing is known."""
+def read(profile: str, name: str) -> dict[str, Any]:
+    """What is kept of a notebook or the page; empty if the file is missing or damaged."""
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = json.loads(record(profile, name).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())

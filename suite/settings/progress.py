@@ -80,7 +80,8 @@ class Terminal(Display):
         self.bar = Progress(BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=self.console)
         self.task = self.bar.add_task("")
         # Standard error is not rich's: during a run it is the run's log.
-        self.live = Live(console=self.console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
+        self.live = Live(console=self.console, auto_refresh=False, transient=True, redirect_stdout=False,
+                         redirect_stderr=False)
 
     def draw(self, snapshot: Snapshot) -> None:
         from rich.console import Group
