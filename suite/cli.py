@@ -144,13 +144,13 @@ def export_runs(profile: ProfileName = "small", format: Literal["csv", "json"] =
 
 
 @app.command()
-def bench(quick: Annotated[bool, Option("--quick", help="fewer lengths and rounds, in a file apart")] = False) -> None:
+def bench(quick: Annotated[bool, Option("--quick", help="fewer lengths and rounds, in a file apart")] = False) -> int:
     """Time and memory of attention and of a training step: some minutes, alone on the machine."""
     if BENCH.items() - os.environ.items():
         command = [sys.executable, "-m", "suite", "bench", *["--quick"] * quick]
         os.execve(sys.executable, command, {**os.environ, **BENCH})
-    from suite.bench.__main__ import run
-    run(quick)
+    from suite.bench.__main__ import main
+    return main(["--quick"] * quick)
 
 
 @app.command("gpu-check", context_settings=FOREIGN)
