@@ -15,17 +15,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lib.errors import SuiteError
 from lib.patterns.learned import fractional_rungs
-from suite.bench import cases, counting, goals, measure, memory, rows
+from suite.bench import cases, counting, measure, memory, rows, tables
 from suite.bench.__main__ import main
 from suite.bench.cases import Setting, Tensors
-from suite.bench.measure import Bench, Scope
-from suite.bench.quiet import quiet
+from suite.bench.measure import Bench, Scope, quiet
 from suite.bench.rows import Row
 from suite.bench.steps import StepSetting
 from suite.bench.timing import LEAST_ROUNDS, Spread, interleaved, ratio
 from suite.run import worker
 from suite.settings import profiles
-from suite.study import speed_tables as tables
 
 SMALL = Setting(batch=2, heads=4, kv_heads=2, head_dim=8, window=3, rungs=6)
 
@@ -209,7 +207,7 @@ def test_when_everything_is_measured_then_every_measure_has_rows_with_all_that_a
     scope = Scope((16, 64), rounds=3, seconds=0, memory_lengths=(64,), plan_length=32, pattern_length=40, step=step)
     heard = []
     found = measure.measure(dataclasses.replace(SMALL, batch=1), scope, heard.append)
-    assert {row.measure for row in found if row.ratio is not None} == set(rows.MEASURES) and len(heard) > 8
+    assert {row.measure for row in found if row.ratio is not None} == set(rows.MEASURES) - {"error"} and len(heard) > 8
     for row in found:
         assert row.note or (row.ratio >= 0 and row.spread[0] <= row.ratio <= row.spread[1] and row.rounds in (1, 3)), row
         assert row.pass_ in (*counting.PASSES, "step") and row.keys and row.machine and row.code and row.threads
@@ -282,41 +280,13 @@ def test_when_rows_are_written_then_the_file_is_a_list_with_the_fields_that_the_
     assert rows.read("never") == []
 
 
-def test_when_less_is_better_then_the_goal_knows():
-    ceiling = next(goal for goal in goals.GOALS if goal.measure == "memory_over_q")
-    floor = next(goal for goal in goals.GOALS if goal.measure == "time" and goal.length == 1024)
-    assert [ceiling.standing(made_up("memory_over_q", value)) for value in (4.4, 5.0, 7.0)] == [
-        "goal reached", "acceptable", "**below the least**"]
-    assert [floor.standing(made_up("time", value)) for value in (30, 13, 11)] == [
-        "goal reached", "acceptable", "**below the least**"]
-    assert floor.standing(None) == "not measured"
-
-
-def test_when_goals_are_shown_then_each_has_its_row_and_the_compiled_backend_is_taken():
-    found = [made_up("time", 33.0, pass_="forward"), made_up("time", 5.5, backend="torch"), made_up("time", 41.0, 4096),
-             *(made_up("training_step", value, 512, pass_="step", backend=name) for name, value in (("a", 2.0), ("b", 4.0))),
-             made_up("time", 9.0, 16384, pass_="forward", backend="gpu", device="NVIDIA A100")]
-    text = goals.markdown([row for row in found if row.backend != "gpu"])
-    lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()}
-    assert len(lines) == len(goals.GOALS) + 2
-    assert "33 (29.7 to 36.3) | goal reached" in lines["the fastest backend against dense causal SDPA, forward, T = 1024"]
-    assert "5.5 (4.95 to 6.05) | goal reached" in lines["torch alone against dense causal SDPA, forward+backward, T = 1024"]
-    both = "the fastest backend against dense causal SDPA, forward+backward, T = 4096"
-    assert "41 (36.9 to 45.1) | acceptable" in lines[both]
-    assert "4 (3.6 to 4.4), b | acceptable" in lines["training step against eager dense fp32, T = 512"]
-    assert all(goal.found(found) is None for goal in goals.GOALS if goal.device == "H200")
-
-
 def test_when_the_command_is_given_then_a_quick_measurement_leaves_the_full_one_alone(monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(measure, "measure", lambda setting, scope, say: asked.append(scope) or [made_up("time", 2.0)])
     monkeypatch.setattr(tables, "text", lambda found: f"{len(found)} row")
-    assert main(["--goals"]) == 2 and "make bench" in capsys.readouterr().err
     assert main(["--quick"]) == 0 and rows.read() == [] and len(rows.read("quick")) == 1
     assert main([]) == 0 and rows.read() == [made_up("time", 2.0)] and "1 row" in capsys.readouterr().out
     assert set(asked[0].lengths) < set(asked[1].lengths) and asked[1].lengths[-1] == 16384 and asked[1].growth == (4096, 16384)
-    assert {goal.length for goal in goals.GOALS} <= {*asked[1].lengths, asked[1].step.train.length}
-    assert main(["--goals"]) == 0 and "| goal |" in capsys.readouterr().out
 
 
 # A quiet machine

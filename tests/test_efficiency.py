@@ -162,7 +162,7 @@ def test_when_something_was_not_measured_then_the_source_says_so():
     large = [Row("time", "masked", "dense", "forward", T, note="left out: one call would need 6.0 GiB") for T in (8192, 16384)]
     said = found.say_source([row("time", 2.0), lacking, *large])
     assert "Not measured: gpu: a GPU that torch sees." in said
-    assert "Not measured: masked: would need too much memory or time, at T = 8192 (forward) and 16384 (forward)." in said
+    assert "Not measured: masked: would need too much memory or time, at T = 8192 (forward), 16384 (forward)." in said
 
 
 def test_when_other_processes_used_the_machine_then_it_is_said():

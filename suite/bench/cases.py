@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from lib import patterns
 from lib.attention import BACKENDS, choose, sparse_attention
-from lib.attention.call import CACHE, checked
+from lib.attention.call import CACHE, Call, checked
 from lib.errors import SuiteError
 from lib.patterns import Pattern
 from lib.patterns import base as forms
 
-ALPHA = 1.03                    # of learned distances: the default base has no whole one then, and none that leaves T = 1024
+ALPHA = 1.03                    # of learned distances: no rung of the default base is whole then, none leaves T = 1024
 MOVES = 1e-6                    # what alpha moves by from call to call: five thousand calls lose no rung
 SPAN = 8.0                      # of learned spans, tokens
 LEARNED = " learned"            # what the name of a backend ends with when its distances are learned
 OTHERS = ("dense", "masked", "gather", "flex")
-MEMORY = {"cpu": 2 * 2**30, "cuda": 32 * 2**30}    # bytes that a call may need by its estimate; what needs more is left out
+MEMORY = {"cpu": 2 * 2**30, "cuda": 32 * 2**30}    # estimated bytes above which a call is left out
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Shape of the tensors and the pattern: by default that of the goals, batch x heads 8, head size 64, 23 keys."""
+    """Shape of the tensors and the pattern: by default batch x heads 8, head size 64, 23 keys."""
     batch: int = 1
     heads: int = 8
     kv_heads: int = 8
@@ -36,9 +36,11 @@ class Setting:
     device: torch.device = torch.device("cpu")
 
     @classmethod
-    def on(cls, device: torch.device) -> Setting:
-        """float32 on a CPU, bfloat16 on a GPU, which is made for that."""
-        return cls(device=device, dtype=torch.float32 if device.type == "cpu" else torch.bfloat16)
+    def here(cls) -> Setting:
+        """float32 on a CPU; on a GPU, which is made for it, bfloat16."""
+        if torch.cuda.is_available():
+            return cls(dtype=torch.bfloat16, device=torch.device("cuda"))
+        return cls()
 
     @property
     def fixed(self) -> Pattern:
@@ -100,7 +102,7 @@ def gather(setting: Setting, T: int) -> Callable[[Tensors], torch.Tensor]:
     repeats = setting.heads // setting.kv_heads
 
     def attend(x: Tensors) -> torch.Tensor:
-        k, v = (y.repeat_interleave(repeats, dim=1)[:, :, index] for y in (x.k, x.v))                      # (B, H, T, C, D)
+        k, v = (y.repeat_interleave(repeats, dim=1)[:, :, index] for y in (x.k, x.v))            # (B, H, T, C, D)
         scores = torch.einsum("bhtd,bhtcd->bhtc", x.q, k) * x.q.shape[-1] ** -0.5
         return torch.einsum("bhtc,bhtcd->bhtd", scores.masked_fill(hidden, float("-inf")).softmax(-1), v)
     return attend
@@ -108,8 +110,7 @@ def gather(setting: Setting, T: int) -> Callable[[Tensors], torch.Tensor]:
 
 def flex(setting: Setting, T: int) -> Callable[[Tensors], torch.Tensor]:
     """FlexAttention with the pattern's `mask_mod`, compiled for this length."""
-    from torch.nn.attention.flex_attention import (create_block_mask,
-                                                   flex_attention)
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
     torch.compiler.reset()
     mask = create_block_mask(setting.fixed.mask_mod(0, T), None, None, T, T, device=str(setting.device))
     compiled, grouped = torch.compile(flex_attention, dynamic=False), setting.heads != setting.kv_heads
@@ -128,7 +129,7 @@ def learned_of(pattern: Pattern, setting: Setting, grad: bool) -> dict[str, torc
 def by_backend(name: str, pattern: Pattern, setting: Setting, layer: int, grad: bool) -> Attention:
     """`sparse_attention` as a caller uses it, checks included.
 
-    With gradients alpha moves a little from call to call, as it does in training, so that what depends on it is built anew.
+    With gradients alpha moves a little from call to call, as in training, so that what depends on it is built anew.
     """
     learned = learned_of(pattern, setting, grad)
 
@@ -163,22 +164,27 @@ def call_of(name: str, setting: Setting, T: int, pass_: str) -> Callable[[], obj
     return prepared(attention(name, setting, T, pass_ != "forward"), setting, T, pass_)
 
 
+def checked_call(pattern: Pattern, setting: Setting, T: int = 32, layer: int = 0) -> Call:
+    """A call with gradients, by which backends say whether they can do it."""
+    x, learned = Tensors.random(setting, T, grad=True), learned_of(pattern, setting, True)
+    return checked(x.q, x.k, x.v, pattern, layer, learned.get("alpha"), learned.get("span"), None)
+
+
 def backends(setting: Setting) -> dict[str, str]:
     """Every backend with why it cannot be measured in this setting; empty: it can."""
-    small = Tensors.random(replace(setting, batch=1), 32, grad=True)
-    call = checked(small.q, small.k, small.v, setting.fixed, 0, None, None, None)
-    found = {}
-    for name, backend in BACKENDS.items():
-        lacks = backend.missing()
-        found[name] = lacks or ("" if backend.supports(call) else f"does not do this on {setting.device.type}")
-    return found
+    call = checked_call(setting.fixed, setting)
+    return {name: backend.missing() or ("" if backend.supports(call) else f"does not do this on {setting.device.type}")
+            for name, backend in BACKENDS.items()}
 
 
 def learns(name: str, setting: Setting) -> bool:
     """Whether a backend does learned distances."""
-    x = Tensors.random(setting, 32, grad=True)
-    call = checked(x.q, x.k, x.v, setting.learned, 0, torch.tensor(ALPHA, requires_grad=True), None, None)
-    return BACKENDS[name].supports(call)
+    return BACKENDS[name].supports(checked_call(setting.learned, setting))
+
+
+def chosen(pattern: Pattern, setting: Setting, T: int, layer: int) -> str:
+    """What `auto` means for a pattern in this setting."""
+    return choose(checked_call(pattern, setting, T, layer))
 
 
 def needed(name: str, setting: Setting, T: int, pass_: str) -> int:
@@ -189,19 +195,9 @@ def needed(name: str, setting: Setting, T: int, pass_: str) -> int:
     """
     heads, square = setting.batch * setting.heads, T * T
     backward = pass_ != "forward"
-    if name in ("masked", "flex"):
-        return 3 * 8 * square
-    if name == "reference":
-        return (6 if backward else 3) * 8 * heads * square
-    if name == "gather":
-        return (4 if backward else 2) * setting.keys(T) * setting.bytes(T)[0]
-    return 0
-
-
-def chosen(pattern: Pattern, setting: Setting, T: int, layer: int) -> str:
-    """What `auto` means for a pattern in this setting."""
-    x, learned = Tensors.random(setting, T, grad=True), learned_of(pattern, setting, True)
-    return choose(checked(x.q, x.k, x.v, pattern, layer, learned.get("alpha"), learned.get("span"), None))
+    return {"masked": 3 * 8 * square, "flex": 3 * 8 * square,
+            "reference": (6 if backward else 3) * 8 * heads * square,
+            "gather": (4 if backward else 2) * setting.keys(T) * setting.bytes(T)[0]}.get(name, 0)
 
 
 def forget() -> None:
@@ -211,12 +207,11 @@ def forget() -> None:
 
 
 def every_pattern(setting: Setting, layers: int = 8) -> dict[str, Pattern]:
-    """All patterns by name at their defaults; left out are dense, one that has no defaults, and `blurred`, which attends as
-    `learned` does."""
-    found = {}
+    """The patterns that have defaults, by name; without dense, and `blurred`, which attends as `learned` does."""
+    built = {}
     for name in patterns.names():
         try:
-            found[name] = patterns.build(name, layers=layers, heads=setting.heads)
+            built[name] = patterns.build(name, layers=layers, heads=setting.heads)
         except SuiteError:
             continue
-    return {name: pattern for name, pattern in found.items() if name not in ("dense", "blurred")}
+    return {name: pattern for name, pattern in built.items() if name not in ("dense", "blurred")}

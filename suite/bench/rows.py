@@ -22,75 +22,55 @@ MEASURES = {
     "flops": "time over the time of the counted arithmetic at the machine's measured speed (a matrix product)",
     "bytes": "time over the time of the counted traffic at the machine's measured speed (a copy)",
     "pattern": "time of dense attention over the time of the pattern; `backend` is what `auto` chose",
-    "training_step": "time of the step in `against` over that of the step in `backend`: how many times faster a step is",
+    "training_step": "time of the step in `against` over that of the step in `backend`: how many times faster it is",
+    "error": "of gpu-check: largest error against the float64 reference, over its largest number where that is above 1",
 }
-FIELDS = {
-    "measure": "what the ratio is; see below",
-    "backend": "what was measured: a backend of lib.attention, dense (SDPA, causal), masked (SDPA with a Boolean mask), "
-               "gather (keys and values materialised), flex (compiled FlexAttention), or a training step",
-    "against": "what it was measured against",
-    "pass": "forward, forward+backward, or step (a whole training step)",
-    "length": "T, tokens",
-    "ratio": "median over rounds; empty where nothing was measured, for the reason in `note`",
-    "spread": "lower and upper quartile of the ratio over rounds; of memory and machine speeds there is one value",
-    "rounds": "rounds in each of which everything of the comparison was timed once, in one process",
-    "ms": "median time of the backend, milliseconds",
-    "against_ms": "median time of what it was measured against, milliseconds",
-    "mib": "extra memory of the backend, MiB: beyond the inputs, with results, gradients, plan or mask",
-    "against_mib": "the same of what it was measured against",
-    "counted": "operations (flops) or bytes (bytes) of the call, counted",
-    "peak": "operations or bytes a second that this machine was measured to reach",
-    "pattern": "pattern and what tells it from others",
-    "keys": "keys a query, mean over queries",
-    "heads": "batch x query heads, and key/value heads",
-    "head_dim": "D",
-    "dtype": "of the inputs",
-    "device": "cpu, or the name of the GPU",
-    "threads": "threads of torch",
-    "machine": "processor, cores and system",
-    "malloc": "GLIBC_TUNABLES of the process (the suite's training workers have some); empty: memory as any program gets it",
-    "busy": "share of the machine's cores that other processes used when the measurements began",
-    "code": "fingerprint of the code that was measured",
-    "note": "why there is no ratio, or what a reader should know",
-}
+
+
+def field(meaning: str, default: Any = dataclasses.MISSING) -> Any:
+    return dataclasses.field(default=default, metadata={"meaning": meaning})
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One ratio with what it was made from; see `FIELDS` (`pass_` is `pass` in the file)."""
-    measure: str
-    backend: str
-    against: str
-    pass_: str
-    length: int
-    ratio: float | None = None
-    spread: tuple[float, float] | None = None
-    rounds: int = 0
-    ms: float | None = None
-    against_ms: float | None = None
-    mib: float | None = None
-    against_mib: float | None = None
-    counted: float | None = None
-    peak: float | None = None
-    pattern: str = ""
-    keys: float | None = None
-    heads: str = ""
-    head_dim: int | None = None
-    dtype: str = ""
-    device: str = ""
-    threads: int | None = None
-    machine: str = ""
-    malloc: str = ""
-    busy: float | None = None
-    code: str = ""
-    note: str = ""
+    """One ratio with what it was made from. In the file `pass_` is `pass`."""
+    measure: str = field("what the ratio is; see below")
+    backend: str = field("what was measured: a backend of lib.attention, dense (SDPA, causal), masked (SDPA, mask), "
+                         "gather (keys and values materialised), flex (compiled FlexAttention), or a training step")
+    against: str = field("what it was measured against")
+    pass_: str = field("forward, forward+backward, or step (a training step); of errors out, dq, dk, dv or dlearned")
+    length: int = field("T, tokens")
+    ratio: float | None = field("median over rounds; empty where nothing was measured, for the reason in `note`", None)
+    spread: tuple[float, float] | None = field("quartiles of the ratio over rounds; memory has one value", None)
+    rounds: int = field("rounds in each of which everything compared was timed once, in one process", 0)
+    ms: float | None = field("median time of the backend, milliseconds", None)
+    against_ms: float | None = field("median time of what it was measured against, milliseconds", None)
+    mib: float | None = field("extra memory of the backend, MiB: results, gradients, what is kept, plan or mask", None)
+    against_mib: float | None = field("the same of what it was measured against", None)
+    counted: float | None = field("operations (flops) or bytes (bytes) of the call, counted", None)
+    peak: float | None = field("operations or bytes a second that this machine was measured to reach", None)
+    limit: float | None = field("the largest error that counts as right", None)
+    ok: bool | None = field("whether an error is within its limit", None)
+    tokens_per_s: float | None = field("of a training step in gpu-check", None)
+    pattern: str = field("pattern and what tells it from others", "")
+    keys: float | None = field("keys a query, mean over queries", None)
+    heads: str = field("batch x query heads, and key/value heads", "")
+    head_dim: int | None = field("D", None)
+    dtype: str = field("of the inputs", "")
+    device: str = field("cpu, or the name of the GPU", "")
+    threads: int | None = field("threads of torch", None)
+    machine: str = field("processor, cores and system", "")
+    malloc: str = field("GLIBC_TUNABLES of the process; empty: memory as any program gets it", "")
+    busy: float | None = field("share of the machine's cores that others used when the measurements began", None)
+    code: str = field("fingerprint of the code that was measured", "")
+    note: str = field("why there is no ratio, or what a reader should know", "")
 
     def __post_init__(self) -> None:
         assert self.measure in MEASURES, self.measure
         assert self.ratio is not None or self.note, "a row without a ratio says why"
 
     def plain(self) -> dict[str, Any]:
-        """As the file has it."""
+        """The row as the file has it."""
         return {name.rstrip("_"): value for name, value in dataclasses.asdict(self).items()}
 
     @classmethod
@@ -99,22 +79,43 @@ class Row:
         return cls(**values | {"spread": tuple(values["spread"]) if values["spread"] else None})
 
 
+FIELDS = {column.name.rstrip("_"): column.metadata["meaning"] for column in dataclasses.fields(Row)}
+
+
 def folder() -> Path:
-    """Where benchmarks are kept: they belong to the machine and the code, not to a profile's text or models."""
+    """The folder of benchmarks: they belong to the machine and the code, not to a profile's text or models."""
     return paths.outputs() / "bench"
 
 
 def write(rows: Iterable[Row], name: str = "bench") -> Path:
-    """`outputs/bench/<name>.json` as a list of rows, and the README beside it."""
+    """Write `outputs/bench/<name>.json`, a list of rows, and the README beside it; returns the path."""
     path = folder() / f"{name}.json"
     lines = ",\n".join(json.dumps(row.plain()) for row in rows)              # a row a line, for eyes and for grep
     write_atomically(path, f"[\n{lines}\n]\n".encode())
-    write_atomically(folder() / "README.md", readme().encode())
+    tables = ["\n".join(f"| `{name}` | {meaning} |" for name, meaning in part.items()) for part in (FIELDS, MEASURES)]
+    write_atomically(folder() / "README.md", README.format(*tables).encode())
     return path
 
 
+README = """# Benchmarks
+
+`bench.json` is what `make bench` measured last, `quick.json` what `make bench ARGS=--quick` did, the others are what
+notebook 07 measured for a profile. Each is a list of rows:
+
+| field | meaning |
+|---|---|
+{}
+
+What the ratio of each measure is:
+
+| measure | ratio |
+|---|---|
+{}
+"""
+
+
 def read(name: str = "bench") -> list[Row]:
-    """The rows of `outputs/bench/<name>.json`; none without the file. A file of another kind is a `SuiteError`."""
+    """The rows of `outputs/bench/<name>.json`, empty without the file. A file of another kind is a `SuiteError`."""
     path = folder() / f"{name}.json"
     if not path.exists():
         return []
@@ -122,15 +123,6 @@ def read(name: str = "bench") -> list[Row]:
         return [Row.parse(plain) for plain in json.loads(path.read_text(encoding="utf-8"))]
     except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
         raise SuiteError(f"{path} is not what `make bench` writes ({error}); delete it and run `make bench`") from None
-
-
-def readme() -> str:
-    fields = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in FIELDS.items())
-    measures = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in MEASURES.items())
-    return ("# Benchmarks\n\n`bench.json` is what `make bench` measured last, `quick.json` what `make bench ARGS=--quick` did,"
-            "\nthe others are what notebook 07 measured for a profile. Each is a list of rows:\n\n"
-            f"| field | meaning |\n|---|---|\n{fields}\n\n"
-            f"What the ratio of each measure is:\n\n| measure | ratio |\n|---|---|\n{measures}\n")
 
 
 def select(rows: Sequence[Row], measure: str, **where: Any) -> list[Row]:

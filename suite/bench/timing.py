@@ -12,6 +12,7 @@ LEAST_ROUNDS = 3
 LONG = 0.2            # seconds of a call that needs no call before it to be in its stride
 
 Samples = dict[str, list[float]]
+Timed = Callable[[Callable[[], object], int], float]        # seconds of a call, mean over that many in a row
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Quartiles by linear interpolation; of a single value all three are it."""
-        low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+        """Quartiles by linear interpolation; a single value is its own quartiles."""
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
         return cls(median, low, high, len(values))
 
 
@@ -34,40 +35,42 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> Spread:
     return Spread.of([a / b for a, b in zip(over, under, strict=True)])
 
 
+def by_clock(clock: Callable[[], float] = time.perf_counter, wait: Callable[[], None] = lambda: None) -> Timed:
+    """Times by a clock; `wait` is for an accelerator that works on after a call has returned."""
+    def timed(call: Callable[[], object], repeats: int) -> float:
+        wait()
+        start = clock()
+        for _ in range(repeats):
+            call()
+        wait()
+        return (clock() - start) / repeats
+    return timed
+
+
 def interleaved(calls: Mapping[str, Callable[[], object]], *, rounds: int, seconds: float,
-                clock: Callable[[], float] = time.perf_counter, wait: Callable[[], None] = lambda: None) -> Samples:
+                clock: Callable[[], float] = time.perf_counter, timed: Timed | None = None) -> Samples:
     """Seconds of one call by name, a value a round: every round makes every call, each round beginning with another.
 
-    Ends after `rounds` rounds, or after `seconds` and LEAST_ROUNDS rounds. `wait` is called before the clock is read, for
-    an accelerator that works on after a call has returned. The first call of each is not counted, nor are, in every round, as
-    many calls of less than `LONG` as are timed then: short ones need two or three until they are in their stride.
+    Ends after `rounds` rounds, or after `seconds` and LEAST_ROUNDS rounds. Uncounted are the first call of each and, in
+    every round, as many calls of less than `LONG` as are timed: short calls need two or three to reach their speed.
     """
-    repeats = {name: warmed(call, clock, wait) for name, call in calls.items()}
-    names, found, begin = list(calls), {name: [] for name in calls}, clock()
+    timed = timed or by_clock(clock)
+    repeats = {name: warmed(call, timed) for name, call in calls.items()}
+    names, samples, begin = list(calls), {name: [] for name in calls}, clock()
     for number in range(rounds):
         if number >= LEAST_ROUNDS and clock() - begin >= seconds:
             break
-        first = number % len(names)
+        first = number % len(names) if names else 0
         for name in names[first:] + names[:first]:
             for _ in range(repeats[name]):
-                calls[name]()                          # caches and threads are still as the one before left them
-            found[name].append(timed(calls[name], repeats[name] or 1, clock, wait))
-    return found
+                calls[name]()                          # caches and threads are as the call before left them
+            samples[name].append(timed(calls[name], repeats[name] or 1))
+    return samples
 
 
-def timed(call: Callable[[], object], repeats: int, clock: Callable[[], float], wait: Callable[[], None]) -> float:
-    """Seconds of one call, a mean over `repeats` in a row."""
-    wait()
-    start = clock()
-    for _ in range(repeats):
-        call()
-    wait()
-    return (clock() - start) / repeats
-
-
-def warmed(call: Callable[[], object], clock: Callable[[], float], wait: Callable[[], None]) -> int:
-    """Compile, plan and warm up; how often the call must be repeated to take `SHORTEST`, 0 if it is a long one."""
-    one = timed(call, 1, clock, wait)
+def warmed(call: Callable[[], object], timed: Timed) -> int:
+    """Compile, plan and warm up; returns how often the call is repeated to take `SHORTEST`, 0 for a long one."""
+    one = timed(call, 1)
     if one >= LONG:
         return 0
-    return max(1, round(SHORTEST / max(timed(call, 1, clock, wait), SHORTEST / 1000)))
+    return max(1, round(SHORTEST / max(timed(call, 1), SHORTEST / 1000)))

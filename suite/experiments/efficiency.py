@@ -49,8 +49,6 @@ class Efficiency(base.Experiment):
 def measured(parameters: Parameters, profile: Profile, say: Callable[[str], None]) -> list[Row]:
     """What the last full `make bench` measured, if it was on this machine and of this code; else measured now, at these
     parameters, and kept as `outputs/bench/<profile>.json`. `say` hears what is being measured."""
-    import torch
-
     from suite.bench import rows
     from suite.bench.cases import Setting
     from suite.bench.measure import Scope, measure
@@ -58,11 +56,10 @@ def measured(parameters: Parameters, profile: Profile, say: Callable[[str], None
     known = rows.read()
     if current(known):
         return known
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     step = StepSetting.of(profile, parameters.step_length, parameters.window)
     scope = Scope(parameters.lengths, parameters.rounds, parameters.seconds, memory_lengths=parameters.lengths,
                   plan_length=parameters.pattern_length, pattern_length=parameters.pattern_length, step=step)
-    found = measure(Setting.on(device), scope, say)
+    found = measure(Setting.here(), scope, say)
     rows.write(found, profile.name)
     return found
 

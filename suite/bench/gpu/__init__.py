@@ -1,15 +1,16 @@
 """What the GPU backend is worth on this machine: `make gpu-check`, or with another Python `python3 -m suite.bench.gpu`.
 
-Needs torch, triton, numpy and pandas only, so it runs with what a GPU machine has. Four parts, each in a process of its own
+Needs torch, triton and numpy only, so it runs with what a GPU machine has. Four parts, each in a process of its own
 that is ended when its time is up, so that the whole takes less than eight minutes whatever happens:
 
 verify  values and gradients of every form of keys, float32 and bfloat16, against the float64 reference on the GPU
-time    attention forward and forward + backward at 32,768 tokens, T = 1k, 4k and 16k: gpu against SDPA and the masked backend
+time    attention forward and forward + backward at 32,768 tokens, T = 1k, 4k and 16k: gpu against SDPA and masked
 flex    the same against compiled FlexAttention with the pattern's `mask_mod`
 train   steps of the paper's configuration (60.85 M parameters, 32 windows of 1024 tokens, bfloat16) on random tokens
 
-One JSON file is written anew after each part: `rows` (see `FIELDS`), `parts` (how each ended) and `machine`. The exit status
-is 1 if a verification or a part failed, 2 if there is no GPU. With TRITON_INTERPRET=1 all is tiny and runs on the CPU.
+One JSON file is written anew after each part: `rows` (see `suite.bench.rows`), `fields` (what they mean), `parts` (how
+each ended) and `machine`. The exit status is 1 if a verification or a part failed, 2 if there is no GPU. With
+TRITON_INTERPRET=1 all is tiny and runs on the CPU.
 """
 
 from __future__ import annotations
@@ -17,22 +18,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
-FIELDS = {
-    "measure": "error (of gpu against the reference), time (of one call), or training_step",
-    "backend": "what was measured: gpu; of training steps, gpu or masked (dense attention without a mask, torch's SDPA)",
-    "against": "reference, sdpa (causal, flash), cudnn (causal), masked, flex, fixed (as many fixed distances), or dense",
-    "pass": "out, dq, dk, dv, dlearned for errors; forward, forward+backward; step",
-    "length": "T, tokens",
-    "ratio": "time of `against` over that of `backend`; of errors, the largest over the largest number, where that is above 1",
-    "spread": "quartiles of the ratio over interleaved rounds",
-    "limit": "the largest ratio that counts as right (errors)", "ok": "whether an error is within its limit",
-    "ms": "median time of `backend`", "against_ms": "median time of `against`", "rounds": "interleaved rounds",
-    "tokens_per_s": "training", "mib": "peak memory of a training step", "pattern": "keys", "dtype": "of the inputs",
-    "heads": "batch x query heads, and key/value heads", "head_dim": "D", "note": "why a figure is missing",
-}
-
-Row = dict[str, Any]
 
 
 class Bench:
@@ -52,7 +37,7 @@ class Bench:
         return [x.transpose(1, 2) for x in whole.split([H, G, G, H], dim=2)]
 
 
-def about(shape: tuple[int, ...], dtype: torch.dtype) -> Row:
+def about(shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Any]:
     B, H, G, T, D = shape
     return {"length": T, "heads": f"{B} x {H}, {G}", "head_dim": D, "dtype": str(dtype).removeprefix("torch.")}
 

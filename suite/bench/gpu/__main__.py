@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,19 +24,21 @@ from lib import paths
 from lib.attention.gpu import Gpu, interpreted
 from lib.files import write_atomically
 from suite.bench import gpu as gpu_check
-from suite.bench.gpu import FIELDS, Bench, Row
+from suite.bench.gpu import Bench
+from suite.bench.rows import FIELDS, Row
 
+Plain = dict[str, Any]          # a row as the file has it, or facts of a part or the machine
 LIMITS = {"verify": 150, "time": 120, "flex": 100, "train": 90}      # seconds; 7:40 together
 PARTS = {"verify": ("verify", "verify"), "time": ("speed", "time_attention"), "flex": ("speed", "time_flex"),
          "train": ("train", "train")}                               # module and function
 
 
-def machine() -> Row:
+def machine() -> Plain:
     facts = {"device": "CPU, interpreted", "python": platform.python_version()}
     if torch.cuda.is_available():
-        found = torch.cuda.get_device_properties(0)
-        facts |= {"device": found.name, "multiprocessors": found.multi_processor_count, "memory_mib": found.total_memory >> 20,
-                  "capability": list(torch.cuda.get_device_capability()), "cuda": torch.version.cuda}
+        gpu = torch.cuda.get_device_properties(0)
+        facts |= {"device": gpu.name, "multiprocessors": gpu.multi_processor_count,
+                  "memory_mib": gpu.total_memory >> 20, "capability": [gpu.major, gpu.minor], "cuda": torch.version.cuda}
     return facts | {name: metadata.version(name) for name in ("torch", "triton", "numpy")}
 
 
@@ -49,14 +52,14 @@ def run_part(name: str, rows: Path, tiny: bool) -> None:
     """In the part's own process: a row a line, as they come."""
     with rows.open("w", encoding="utf-8") as file:
         for row in part(name)(Bench(tiny)):
-            print(json.dumps(row), file=file, flush=True)
+            print(json.dumps(row.plain()), file=file, flush=True)
 
 
-def watched(name: str, tiny: bool, seconds: float) -> tuple[list[Row], Row]:
+def watched(name: str, tiny: bool, seconds: float) -> tuple[list[Plain], Plain]:
     """Rows of a part, run in a process that is ended after `seconds`, and how it ended."""
     with tempfile.TemporaryDirectory() as folder:
         rows, log, begin = Path(folder) / "rows", Path(folder) / "log", time.perf_counter()
-        command = [sys.executable, "-m", "suite.bench.gpu", "--part", name, "--rows", str(rows), *(["--tiny"] if tiny else [])]
+        command = [sys.executable, "-m", "suite.bench.gpu", "--part", name, "--rows", str(rows), *["--tiny"] * tiny]
         with log.open("w") as output:
             process = subprocess.Popen(command, cwd=paths.ROOT, stdout=output, stderr=output, start_new_session=True)
             try:
@@ -67,33 +70,39 @@ def watched(name: str, tiny: bool, seconds: float) -> tuple[list[Row], Row]:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        found = [json.loads(line) for line in rows.read_text().splitlines() if line.endswith("}")] if rows.exists() else []
-        end = {"status": status, "seconds": round(time.perf_counter() - begin, 1), "rows": len(found)}
-        return found, end if status == "ok" else end | {"log": log.read_text(errors="replace")[-2000:]}
+        lines = rows.read_text().splitlines() if rows.exists() else []
+        plain = [json.loads(line) for line in lines if line.endswith("}")]
+        end = {"status": status, "seconds": round(time.perf_counter() - begin, 1), "rows": len(plain)}
+        return plain, end if status == "ok" else end | {"log": log.read_text(errors="replace")[-2000:]}
 
 
-def table(part: str, rows: list[Row], end: Row) -> str:
+def table(part: str, rows: list[Plain], end: Plain) -> str:
     """What a part found, in a few lines."""
     lines = [f"\n{part}: {end['status']}, {end['seconds']:.0f} s"]
     if part == "verify":
         wrong = [row for row in rows if not row["ok"]]
-        nearest = max((row["ratio"] / row["limit"] for row in rows if row.get("ratio") is not None), default=0.0)
-        lines += [f"  {len(rows)} comparisons with the float64 reference, {len(wrong)} wrong; "
-                  f"the largest error is {nearest:.0%} of its limit"]
+        nearest = max((row["ratio"] / row["limit"] for row in rows if row["ratio"] is not None), default=0.0)
+        lines.append(f"  {len(rows)} comparisons with the float64 reference, {len(wrong)} wrong; the largest error is "
+                     f"{nearest:.0%} of its limit")
         lines += [f"  WRONG {row['pattern']}, {row['dtype']}, {row['pass']}: "
-                  + (row.get("note") or f"{row['ratio']:.1e}, limit {row['limit']:.1e}") for row in wrong]
-        return "\n".join(lines + ([end["log"]] if end.get("log") else []))
-    for row in rows:
-        figures = row.get("note", "") if row.get("ratio") is None else (
-            f"{row['ratio']:6.2f} x ({row['spread'][0]:.2f} to {row['spread'][1]:.2f})  {row['ms']:8.3f} ms, "
-            f"{row['against']}: {row['against_ms']:.3f} ms")
-        figures += f", {row['tokens_per_s']:,.0f} tokens/s" if row.get("tokens_per_s") else ""
-        lines.append(f"  T {row['length']:6d}  {row['pattern']:8s} {row['pass']:17s} against {row['against']:7s} {figures}")
-    return "\n".join(lines + ([end["log"]] if end.get("log") else []))
+                  + (row["note"] or f"{row['ratio']:.1e}, limit {row['limit']:.1e}") for row in wrong]
+    else:
+        lines += [f"  T {row['length']:6d}  {row['pattern']:8s} {row['pass']:17s} against {row['against']:7s} "
+                  + figures(row) for row in rows]
+    return "\n".join([*lines, *filter(None, [end.get("log")])])
+
+
+def figures(row: Plain) -> str:
+    if row["ratio"] is None:
+        return row["note"]
+    low, high = row["spread"]
+    speed = f", {row['tokens_per_s']:,.0f} tokens/s" if row["tokens_per_s"] else ""
+    return (f"{row['ratio']:6.2f} x ({low:.2f} to {high:.2f})  {row['ms']:8.3f} ms, {row['against']}: "
+            f"{row['against_ms']:.3f} ms{speed}")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python3 -m suite.bench.gpu", description=gpu_check.__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python3 -m suite.bench.gpu", description=gpu_check.__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="the JSON file (outputs/gpu/gpu-check.json)")
     parser.add_argument("--tiny", action="store_true", help="a few small cases on the CPU; needs TRITON_INTERPRET=1")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
@@ -109,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
         run_part(given.part, given.rows, tiny)
         return 0
     out = given.out or paths.gpu_check()
-    rows: list[Row] = []
+    rows: list[Plain] = []
     report = {"fields": FIELDS, "machine": machine(), "parts": {}, "rows": rows}
     print("gpu-check:", ", ".join(f"{name} {value}" for name, value in report["machine"].items()))
     for name, seconds in LIMITS.items():

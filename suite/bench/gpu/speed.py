@@ -1,13 +1,13 @@
 """Parts 2 and 3: how fast is attention?
 
-Calls are timed by the GPU's clock, back to back, interleaved with what they are compared with. They are checked beforehand:
-what `sparse_attention` does around them (and its wait for the value of a learned alpha) is in the steps of part 4.
+Calls are timed by the GPU's clock, back to back, interleaved with what they are compared with. They are checked
+beforehand: what `sparse_attention` does around them (and its wait for a learned alpha) is in the steps of part 4.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,10 @@ from lib import patterns
 from lib.attention.call import Call, checked
 from lib.attention.gpu import Gpu
 from lib.attention.masked import Masked
-from suite.bench.gpu import Bench, Row, about, first_line
-from suite.bench.timing import Spread, ratio
+from suite.bench.counting import PASSES
+from suite.bench.gpu import Bench, about, first_line
+from suite.bench.rows import Row
+from suite.bench.timing import Spread, by_clock, interleaved, ratio
 
 TOKENS = 32_768
 ROUNDS, SECONDS = 15, 4.0       # of one comparison
@@ -30,15 +32,12 @@ Calls = dict[str, Callable[[], object]]
 def time_attention(bench: Bench) -> Iterator[Row]:
     for T, B in lengths(bench):
         data, fixed, learned = subjects(bench, T, B)
-        common = about((B, 8, 2, T, 64), torch.bfloat16) | {"measure": "time"}
-        for pass_ in ("forward", "forward+backward"):
-            calls = {"fixed": steps(data, lambda: Gpu()(fixed), pass_), "learned": steps(data, lambda: Gpu()(learned), pass_),
-                     "sdpa": steps(data, lambda: dense(data, "FLASH_ATTENTION"), pass_),
-                     "cudnn": steps(data, lambda: dense(data, "CUDNN_ATTENTION"), pass_)}
-            if fits(bench, B, T):
-                calls["masked"] = steps(data, lambda: Masked()(fixed), pass_)
-            yield from compared(bench, calls, {"fixed": ("sdpa", "cudnn", "masked"), "learned": ("sdpa", "fixed")},
-                                common | {"pass": pass_})
+        forwards = {"fixed": lambda: Gpu()(fixed), "learned": lambda: Gpu()(learned),
+                    "sdpa": lambda: dense(data, "FLASH_ATTENTION"), "cudnn": lambda: dense(data, "CUDNN_ATTENTION")}
+        if fits(bench, B, T):
+            forwards["masked"] = lambda: Masked()(fixed)
+        yield from both_passes(bench, (B, 8, 2, T, 64), data, forwards,
+                               {"fixed": ("sdpa", "cudnn", "masked"), "learned": ("sdpa", "fixed")})
 
 
 def time_flex(bench: Bench) -> Iterator[Row]:
@@ -46,11 +45,9 @@ def time_flex(bench: Bench) -> Iterator[Row]:
     for T, B in lengths(bench):
         data, fixed, _ = subjects(bench, T, B)
         mask = create_block_mask(fixed.pattern.mask_mod(0, T, bench.device), None, None, T, T, device=bench.device)
-        for pass_ in ("forward", "forward+backward"):
-            calls = {"fixed": steps(data, lambda: Gpu()(fixed), pass_),
-                     "flex": steps(data, lambda: attend(*data[:3], block_mask=mask, enable_gqa=True), pass_)}
-            yield from compared(bench, calls, {"fixed": ("flex",)},
-                                about((B, 8, 2, T, 64), torch.bfloat16) | {"measure": "time", "pass": pass_})
+        forwards = {"fixed": lambda: Gpu()(fixed),
+                    "flex": lambda: attend(*data[:3], block_mask=mask, enable_gqa=True)}
+        yield from both_passes(bench, (B, 8, 2, T, 64), data, forwards, {"fixed": ("flex",)})
 
 
 def lengths(bench: Bench) -> list[tuple[int, int]]:
@@ -59,7 +56,7 @@ def lengths(bench: Bench) -> list[tuple[int, int]]:
 
 
 def subjects(bench: Bench, T: int, B: int) -> tuple[list[torch.Tensor], Call, Call]:
-    """q, k, v and the gradient; calls of the paper's pattern with fixed distances and with learned ones, checked already."""
+    """q, k, v and the gradient; calls of the paper's pattern with fixed and with learned distances, checked already."""
     data = bench.qkv(B, 8, 2, T, 64, torch.bfloat16)
     inputs = [x.requires_grad_() for x in data[:3]]
     alpha = torch.tensor(1.0371, device=bench.device, requires_grad=True)
@@ -77,17 +74,20 @@ def fits(bench: Bench, B: int, T: int) -> bool:
     return bench.tiny or B * 8 * T * T * 4 * 5 < torch.cuda.mem_get_info()[0]
 
 
-def steps(data: list[torch.Tensor], forward: Callable[[], torch.Tensor], pass_: str) -> Callable[[], object]:
-    def without_gradients() -> torch.Tensor:
-        with torch.no_grad():
-            return forward()
-
-    def both() -> object:
-        return torch.autograd.grad(forward(), data[:3], data[3])
-    return without_gradients if pass_ == "forward" else both
+def both_passes(bench: Bench, shape: tuple[int, ...], data: list[torch.Tensor],
+                forwards: dict[str, Callable[[], torch.Tensor]], against: dict[str, tuple[str, ...]]) -> Iterator[Row]:
+    for pass_ in PASSES:
+        calls = {name: call_of(data, forward, pass_) for name, forward in forwards.items()}
+        yield from compared(bench, calls, against, about(shape, torch.bfloat16) | {"pass_": pass_})
 
 
-def compared(bench: Bench, calls: Calls, against: dict[str, tuple[str, ...]], common: Row) -> Iterator[Row]:
+def call_of(data: list[torch.Tensor], forward: Callable[[], torch.Tensor], pass_: str) -> Callable[[], object]:
+    if pass_ == "forward":
+        return torch.no_grad()(forward)
+    return lambda: torch.autograd.grad(forward(), data[:3], data[3])
+
+
+def compared(bench: Bench, calls: Calls, against: dict[str, tuple[str, ...]], common: dict[str, Any]) -> Iterator[Row]:
     """Rows of the ratios of times asked for; a call that fails is left out, its rows say why."""
     notes: dict[str, str] = {}
     for name, call in list(calls.items()):
@@ -97,46 +97,22 @@ def compared(bench: Bench, calls: Calls, against: dict[str, tuple[str, ...]], co
         except Exception as error:
             notes[name] = first_line(error)
             del calls[name]
-    found = interleaved(bench, calls)
+    timed = by_clock() if bench.tiny else by_events
+    samples = interleaved(calls, rounds=1 if bench.tiny else ROUNDS, seconds=SECONDS, timed=timed)
     for name, others in against.items():
         for other in others:
-            row = {**common, "backend": "gpu", "pattern": name, "against": other}
-            if name in found and other in found:
-                spread = ratio(found[other], found[name])
-                row |= {"ratio": spread.median, "spread": (spread.low, spread.high), "rounds": spread.rounds,
-                        "ms": Spread.of(found[name]).median, "against_ms": Spread.of(found[other]).median}
-            yield row | {"note": notes.get(name) or notes.get(other) or ("" if other in found else "does not fit into memory")}
+            row: dict[str, Any] = {"pattern": name, **common}
+            if name in samples and other in samples:
+                spread = ratio(samples[other], samples[name])
+                ms, against_ms = (1e3 * Spread.of(samples[one]).median for one in (name, other))
+                row |= {"ratio": spread.median, "spread": (spread.low, spread.high), "rounds": spread.rounds, "ms": ms,
+                        "against_ms": against_ms}
+            missing = "" if other in samples else "does not fit into memory"
+            yield Row("time", "gpu", other, note=notes.get(name) or notes.get(other) or missing, **row)
 
 
-def interleaved(bench: Bench, calls: Calls) -> dict[str, list[float]]:
-    """Milliseconds of one call by name, a value a round."""
-    repeats = {name: 1 if bench.tiny else warmed(call) for name, call in calls.items()}
-    found: dict[str, list[float]] = {name: [] for name in calls}
-    begin = time.perf_counter()
-    for number in range(0 if not calls else 2 if bench.tiny else ROUNDS):
-        if number >= 3 and time.perf_counter() - begin > SECONDS:
-            break
-        for name in [*list(calls)[number % len(calls):], *list(calls)[:number % len(calls)]]:
-            found[name].append(timed(bench, calls[name], repeats[name]))
-    return found
-
-
-def warmed(call: Callable[[], object]) -> int:
-    """How often a call is repeated in one measurement: for about 4 ms, at most 20 times."""
-    for _ in range(2):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        call()
-        torch.cuda.synchronize()
-    return max(1, min(20, round(4e-3 / (time.perf_counter() - begin))))
-
-
-def timed(bench: Bench, call: Callable[[], object], repeats: int) -> float:
-    """Milliseconds of one call by the GPU's clock. It first sleeps while the calls are queued, so no launch is waited for."""
-    if bench.tiny:
-        begin = time.perf_counter()
-        call()
-        return (time.perf_counter() - begin) * 1e3
+def by_events(call: Callable[[], object], repeats: int) -> float:
+    """Seconds of one call by the GPU's clock. The GPU sleeps while the calls are queued, so it waits for no launch."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     torch.cuda._sleep(2_000_000 * repeats)          # clock cycles: about a millisecond a call
@@ -145,4 +121,4 @@ def timed(bench: Bench, call: Callable[[], object], repeats: int) -> float:
         call()
     end.record()
     torch.cuda.synchronize()
-    return start.elapsed_time(end) / repeats
+    return start.elapsed_time(end) / repeats / 1e3

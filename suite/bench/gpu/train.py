@@ -10,7 +10,9 @@ import torch
 from lib import patterns
 from lib.config import ModelConfig, TrainConfig
 from lib.model import Transformer
-from suite.bench.gpu import Bench, Row, about
+from suite.bench.gpu import Bench, about
+from suite.bench.rows import Row
+from suite.bench.steps import step
 from suite.bench.timing import Spread, ratio
 
 
@@ -24,7 +26,8 @@ def train(bench: Bench) -> Iterator[Row]:
     models = {name: Transformer(config, patterns.build(pattern, **size), recipe.seed, backend).to(bench.device)
               for name, pattern, backend in (("fixed", "scaled_base", "gpu"), ("learned", "learned", "gpu"),
                                              ("dense", "dense", "masked"))}
-    optimizers = {name: torch.optim.AdamW(model.parameters(), lr=recipe.lr, fused=True) for name, model in models.items()}
+    optimizers = {name: torch.optim.AdamW(model.parameters(), lr=recipe.lr, fused=True)
+                  for name, model in models.items()}
     random = torch.Generator(bench.device).manual_seed(0)
     times: dict[str, list[float]] = {name: [] for name in models}
     losses, peaks = {}, {}
@@ -35,28 +38,15 @@ def train(bench: Bench) -> Iterator[Row]:
             if not bench.tiny:
                 torch.cuda.reset_peak_memory_stats()
             held, begin = 0 if bench.tiny else torch.cuda.memory_allocated(), time.perf_counter()
-            losses[name] = training_step(bench, model, optimizers[name], tokens, recipe)
+            losses[name] = step(model, optimizers[name], recipe, tokens)
+            bench.wait()
             times[name] += [time.perf_counter() - begin] if number >= rounds // 5 else []
             peaks[name] = None if bench.tiny else (torch.cuda.max_memory_allocated() - held) / 2 ** 20
     shape = recipe.batch, config.heads, config.kv_heads, recipe.length, config.head_dim
     for name, taken in times.items():
-        spread = ratio(times["dense"], taken)
-        yield {"measure": "training_step", "backend": models[name].backend, "against": "dense", "pass": "step",
-               "pattern": name, **about(shape, torch.bfloat16),
-               "ratio": spread.median, "spread": (spread.low, spread.high), "rounds": spread.rounds,
-               "ms": Spread.of(taken).median * 1e3, "against_ms": Spread.of(times["dense"]).median * 1e3, "mib": peaks[name],
-               "tokens_per_s": recipe.batch * recipe.length / Spread.of(taken).median,
-               "note": f"loss {losses[name]:.3f} nats at the end; {models[name].parameter_count():,} parameters"}
-
-
-def training_step(bench: Bench, model: torch.nn.Module, optimizer: torch.optim.Optimizer, tokens: torch.Tensor,
-                  recipe: TrainConfig) -> float:
-    """The loss, in nats; reading it waits for the GPU, as training does."""
-    with torch.autocast(bench.device, torch.bfloat16):
-        loss = model.loss(tokens[:, :-1], tokens[:, 1:])
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    bench.wait()
-    return loss.item()
+        spread, median = ratio(times["dense"], taken), Spread.of(taken).median
+        yield Row("training_step", models[name].backend, "dense", "step", pattern=name, **about(shape, torch.bfloat16),
+                  ratio=spread.median, spread=(spread.low, spread.high), rounds=spread.rounds, ms=1e3 * median,
+                  against_ms=1e3 * Spread.of(times["dense"]).median, mib=peaks[name],
+                  tokens_per_s=recipe.batch * recipe.length / median,
+                  note=f"loss {losses[name]:.3f} nats at the end; {models[name].parameter_count():,} parameters")

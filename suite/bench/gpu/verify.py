@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,21 +15,23 @@ from lib.attention.call import checked
 from lib.attention.gpu import Gpu
 from lib.attention.reference import Reference
 from lib.patterns import EdgeTable, Keys, Offsets, Pattern
-from suite.bench.gpu import Bench, Row, about, first_line
+from suite.bench.gpu import Bench, about, first_line
+from suite.bench.rows import Row
 
-# Of the output, of gradients, and of those of alpha and span, long sums with terms of both signs. Float32: roundings of sums
-# of up to 300 terms; bfloat16: the output, weights and their gradients are rounded to 8 bits each, and gradients once more.
+# Limits of the error of the output, of gradients, and of those of alpha and span, long sums with terms of both signs.
+# Float32: roundings of sums of up to 300 terms; bfloat16: the output, weights and their gradients are rounded to 8 bits
+# each, and gradients once more.
 ROUNDING = {torch.bfloat16: (2 ** -7, 2 ** -6, 2 ** -5), torch.float32: (2 ** -15, 2 ** -15, 2 ** -15)}
 
 
 def verify(bench: Bench) -> Iterator[Row]:
     for name, keys, shape, alibi, learned in cases(bench.tiny):
         for dtype in ROUNDING:
-            rows = {"measure": "error", "backend": "gpu", "against": "reference", "pattern": name, **about(shape, dtype)}
+            row = partial(Row, "error", "gpu", "reference", pattern=name, **about(shape, dtype))
             try:
-                yield from ({**rows, **found} for found in errors(bench, keys, shape, dtype, alibi, learned))
+                yield from (row(**error) for error in errors(bench, keys, shape, dtype, alibi, learned))
             except Exception as error:      # the next form may still be right
-                yield {**rows, "pass": "all", "ok": False, "note": first_line(error)}
+                yield row(pass_="all", ok=False, note=first_line(error))
 
 
 def cases(tiny: bool) -> Iterator[tuple[str, Pattern | Keys, tuple[int, ...], bool, dict[str, float]]]:
@@ -65,22 +69,22 @@ def random_table(H: int, T: int, C: int) -> EdgeTable:
 
 
 def errors(bench: Bench, keys: Pattern | Keys, shape: tuple[int, ...], dtype: torch.dtype, alibi: bool,
-           learned: dict[str, float]) -> Iterator[Row]:
-    """A row for the output and for each gradient."""
+           learned: dict[str, float]) -> Iterator[dict[str, Any]]:
+    """What a row says of the output, and of each gradient."""
     H = shape[1]
     slopes = 2.0 ** -(1 + torch.arange(H, device=bench.device)) if alibi else None
     *data, dout = bench.qkv(*shape, dtype)
-    found, expected = [], []
-    for results, backend, kind in ((expected, Reference(), torch.float64), (found, Gpu(), dtype)):
+    gpu, expected = [], []
+    for results, backend, kind in ((expected, Reference(), torch.float64), (gpu, Gpu(), dtype)):
         inputs = [x.detach().to(kind).requires_grad_() for x in data]
-        given = {name: torch.tensor(value, device=bench.device).expand(() if name == "alpha" else H).clone().requires_grad_()
+        given = {name: torch.full(() if name == "alpha" else (H,), value, device=bench.device, requires_grad=True)
                  for name, value in learned.items()}
         call = checked(*inputs, keys, 0, given.get("alpha"), given.get("span"), slopes)
         out = backend(call)
         results += [out.detach(), *torch.autograd.grad(out, [*inputs, *given.values()], dout.to(kind))]
-    for name, a, b in zip(("out", "dq", "dk", "dv", "dlearned"), found, expected, strict=False):
+    for name, a, b in zip(("out", "dq", "dk", "dv", "dlearned"), gpu, expected, strict=False):
         error = float((a.double() - b.double()).abs().max() / b.abs().max().clamp(min=1))
         limit = ROUNDING[dtype][{"out": 0, "dlearned": 2}.get(name, 1)]
         finite = math.isfinite(error)
-        yield {"pass": name, "ratio": error if finite else None, "limit": limit, "ok": finite and error <= limit,
+        yield {"pass_": name, "ratio": error if finite else None, "limit": limit, "ok": finite and error <= limit,
                "note": "" if finite else "not a number"}

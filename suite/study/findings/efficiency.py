@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from suite import published
+from suite.bench import tables
 from suite.bench.counting import blocks, flops
-from suite.bench.quiet import BUSY
 from suite.bench.rows import Row, select
 from suite.experiments.efficiency import Parameters, measured
 from suite.settings.profiles import Profile
 from suite.settings.progress import Notebook as Progress
 from suite.settings.progress import display
-from suite.study import speed_tables as tables
 from suite.study.conclusions import correlation, listing
 from suite.study.tables import named
 
@@ -41,16 +40,9 @@ def say_source(rows: Sequence[Row]) -> str:
     said = [f"Measured by {by} on {first.machine}, {first.threads} threads, {first.device}, {first.dtype}: batch x heads "
             f"{first.heads.partition(',')[0]}, head size {first.head_dim}, {first.pattern}, "
             f"T = {listing(list(map(str, lengths)))}.",
-            "Ratios are medians over rounds in which everything is timed once, in one process.", noisy(rows),
+            "Ratios are medians over rounds in which everything is timed once, in one process.", tables.disturbed(rows),
             *(f"Not measured: {line}." for line in tables.left_out(rows))]
     return " ".join(filter(None, said))
-
-
-def noisy(rows: Sequence[Row]) -> str:
-    """Whether other processes were using the machine."""
-    share = max(row.busy or 0.0 for row in rows)
-    return "" if share < BUSY else (f"**Other processes used {100 * share:.0f} % of the cores when this began**: times and "
-                                    "ratios would be steadier without them.")
 
 
 # Checks

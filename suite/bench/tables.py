@@ -1,4 +1,4 @@
-"""Rows as tables: what the terminal, the notebook and the goals show."""
+"""Rows as tables: what the terminal and the notebook show."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from suite.bench.quiet import BUSY
 from suite.bench.rows import Row, select
-from suite.study.conclusions import listing
 
 FASTEST = ("gpu", "cpu", "torch")          # backends, the one that `auto` prefers first
+BUSY = 0.1                                 # share of the cores in use by others above which times say less
 
 
 def own_backend(rows: Sequence[Row]) -> str:
@@ -45,7 +44,7 @@ def faster(rows: Sequence[Row], pass_: str, against: str = "dense") -> pd.DataFr
 def learned(rows: Sequence[Row]) -> pd.DataFrame:
     """Time of learned over fixed distances, one column a backend and pass."""
     parts = {pass_: by_length(select(rows, "learned_over_fixed", pass_=pass_), "ratio") for pass_ in passes(rows)}
-    return pd.concat({name: part for name, part in parts.items()}, axis=1).swaplevel(axis=1).sort_index(axis=1)
+    return pd.concat(parts, axis=1).swaplevel(axis=1).sort_index(axis=1)
 
 
 def passes(rows: Sequence[Row]) -> list[str]:
@@ -58,32 +57,30 @@ def memory(rows: Sequence[Row], pass_: str, value: str = "mib") -> pd.DataFrame:
 
 
 def distance(rows: Sequence[Row], backend: str) -> pd.DataFrame:
-    """How many times longer a call takes than its counted arithmetic, and its counted traffic, at the machine's peak."""
-    found = {f"{pass_}, {measure}": by_length(select(rows, measure, backend=backend, pass_=pass_), "ratio")[backend]
-             for pass_ in passes(rows) for measure in ("flops", "bytes")}
-    return pd.DataFrame(found)
+    """How many times longer a call takes than its counted arithmetic, and its traffic, at the machine's peak."""
+    return pd.DataFrame({
+        f"{pass_}, {measure}": by_length(select(rows, measure, backend=backend, pass_=pass_), "ratio")[backend]
+        for pass_ in passes(rows) for measure in ("flops", "bytes")})
 
 
 def patterns(rows: Sequence[Row]) -> pd.DataFrame:
     """Every pattern: keys a query, backend, time, and how many times faster than dense; fastest first."""
-    found = [{"pattern": row.pattern, "backend": row.backend, "keys a query": row.keys, "ms": row.ms,
+    lines = [{"pattern": row.pattern, "backend": row.backend, "keys a query": row.keys, "ms": row.ms,
               "times faster": row.ratio} for row in select(rows, "pattern")]
-    return pd.DataFrame(found).set_index("pattern").sort_values("ms")
+    return pd.DataFrame(lines).set_index("pattern").sort_values("ms")
 
 
 def plans(rows: Sequence[Row]) -> pd.DataFrame:
     """Building plan or mask, in milliseconds, and over one warm call."""
-    found = [{"backend": row.backend, "building, ms": row.ms, "one call, ms": row.against_ms, "building / call": row.ratio}
-             for row in select(rows, "plan")]
-    return pd.DataFrame(found).set_index("backend")
+    return pd.DataFrame([{"backend": row.backend, "building, ms": row.ms, "one call, ms": row.against_ms,
+                          "building / call": row.ratio} for row in select(rows, "plan")]).set_index("backend")
 
 
 def training(rows: Sequence[Row]) -> pd.DataFrame:
     """Training steps: milliseconds, and how many times faster than dense in float32."""
-    found = select(rows, "training_step")
-    table = pd.DataFrame([{"step": row.backend, "ms": row.ms, "times faster": row.ratio} for row in found]).set_index("step")
-    base = pd.DataFrame({"ms": [found[0].against_ms], "times faster": [1.0]}, index=[found[0].against])
-    return pd.concat([base, table]).rename_axis("step")
+    steps = select(rows, "training_step")
+    lines = [(steps[0].against, steps[0].against_ms, 1.0), *((row.backend, row.ms, row.ratio) for row in steps)]
+    return pd.DataFrame(lines, columns=["step", "ms", "times faster"]).set_index("step")
 
 
 def left_out(rows: Sequence[Row]) -> list[str]:
@@ -94,41 +91,43 @@ def left_out(rows: Sequence[Row]) -> list[str]:
             kind, _, reason = row.note.partition(": ")
             words = "would need too much memory or time" if reason.startswith("one call would") else reason
             what = "memory, " if row.measure == "memory" else ""
-            why.setdefault((row.backend, words), []).append(f"{row.length} ({what}{row.pass_})" * (kind == "left out"))
-    return [f"{name}: {words}" + (f", at T = {listing(list(dict.fromkeys(at)))}" if any(at) else "")
+            at = why.setdefault((row.backend, words), [])
+            if kind == "left out":
+                at.append(f"{row.length} ({what}{row.pass_})")
+    return [f"{name}: {words}" + (f", at T = {', '.join(dict.fromkeys(at))}" if at else "")
             for (name, words), at in why.items()]
 
 
 def disturbed(rows: Sequence[Row]) -> str:
-    """A warning where other processes were using the machine."""
+    """A warning where other processes were using the machine; otherwise empty."""
     share = max((row.busy or 0.0 for row in rows), default=0.0)
-    said = f"\nOther processes used {100 * share:.0f} % of the cores when this began: measure again without them."
-    return said if share >= BUSY else ""
+    return "" if share < BUSY else (f"Other processes used {100 * share:.0f} % of the cores when this began: times "
+                                    "would be steadier without them.")
 
 
 def text(rows: Sequence[Row]) -> str:
     """Everything for a terminal."""
     first = next(row for row in rows if row.ratio is not None)
-    heads = first.heads.partition(",")[0]
-    parts = [f"{first.machine}, {first.threads} threads, {first.device}, {first.dtype}; batch x heads {heads}, "
-             f"head size {first.head_dim}, {first.pattern}" + disturbed(rows)]
+    parts = [f"{first.machine}, {first.threads} threads, {first.device}, {first.dtype}; batch x heads "
+             f"{first.heads.partition(',')[0]}, head size {first.head_dim}, {first.pattern}", disturbed(rows)]
     for pass_ in passes(rows):
-        parts.append(titled(f"{pass_}: milliseconds of a call", times(rows, pass_), 3))
-        parts.append(titled(f"{pass_}: times faster than dense SDPA", faster(rows, pass_), 1))
-        parts.append(titled(f"{pass_}: times faster than the materialised gather", faster(rows, pass_, "gather"), 1))
+        parts += [titled(f"{pass_}: milliseconds of a call", times(rows, pass_), 3),
+                  titled(f"{pass_}: times faster than dense SDPA", faster(rows, pass_), 1),
+                  titled(f"{pass_}: times faster than the materialised gather", faster(rows, pass_, "gather"), 1)]
         if select(rows, "memory_over_q", pass_=pass_):
             parts.append(titled(f"{pass_}: extra memory, MiB", memory(rows, pass_), 1))
-    parts.append(titled("learned over fixed distances, time", learned(rows), 2))
-    own = own_backend(rows)
-    parts.append(titled(f"{own}: time over counted work at the machine's peak", distance(rows, own), 1))
-    for title, measure, table in (("building plan or mask", "plan", plans), ("training step", "training_step", training),
+    backend = own_backend(rows)
+    parts += [titled("learned over fixed distances, time", learned(rows), 2),
+              titled(f"{backend}: time over counted work at the machine's peak", distance(rows, backend), 1)]
+    for title, measure, table in (("building plan or mask", "plan", plans),
+                                  ("training step", "training_step", training),
                                   ("every pattern at its defaults, forward+backward", "pattern", patterns)):
         if select(rows, measure):
             parts.append(titled(title, table(rows), 2))
-    grown = [f"{row.backend}: {row.ratio:.2f} (T = {row.length} over {row.against})" for row in select(rows, "length_growth")]
-    parts.append("\n".join([*(f"growth with length, {line}" for line in grown),
-                            *(f"not measured, {line}" for line in left_out(rows))]))
-    return "\n\n".join(parts)
+    grown = [f"growth with length, {row.backend}: {row.ratio:.2f} (T = {row.length} over {row.against})"
+             for row in select(rows, "length_growth")]
+    parts.append("\n".join([*grown, *(f"not measured, {line}" for line in left_out(rows))]))
+    return "\n\n".join(filter(None, parts))
 
 
 def titled(title: str, table: pd.DataFrame, digits: int) -> str:
