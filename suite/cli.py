@@ -149,8 +149,8 @@ def bench(quick: Annotated[bool, Option("--quick", help="fewer lengths and round
     if BENCH.items() - os.environ.items():
         command = [sys.executable, "-m", "suite", "bench", *["--quick"] * quick]
         os.execve(sys.executable, command, {**os.environ, **BENCH})
-    from suite.bench.__main__ import main
-    return main(["--quick"] * quick)
+    from suite.bench import run
+    run(quick)
 
 
 @app.command("gpu-check", context_settings=FOREIGN)

@@ -15,8 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lib.errors import SuiteError
 from lib.patterns.learned import fractional_rungs
-from suite.bench import cases, counting, measure, memory, rows, tables
-from suite.bench.__main__ import main
+from suite.bench import cases, counting, measure, memory, rows, run, tables
 from suite.bench.cases import Setting, Tensors
 from suite.bench.measure import Bench, Scope, quiet
 from suite.bench.rows import Row
@@ -284,8 +283,10 @@ def test_when_the_command_is_given_then_a_quick_measurement_leaves_the_full_one_
     asked = []
     monkeypatch.setattr(measure, "measure", lambda setting, scope, say: asked.append(scope) or [made_up("time", 2.0)])
     monkeypatch.setattr(tables, "text", lambda found: f"{len(found)} row")
-    assert main(["--quick"]) == 0 and rows.read() == [] and len(rows.read("quick")) == 1
-    assert main([]) == 0 and rows.read() == [made_up("time", 2.0)] and "1 row" in capsys.readouterr().out
+    run(quick=True)
+    assert rows.read() == [] and len(rows.read("quick")) == 1
+    run(quick=False)
+    assert rows.read() == [made_up("time", 2.0)] and "1 row" in capsys.readouterr().out
     assert set(asked[0].lengths) < set(asked[1].lengths) and asked[1].lengths[-1] == 16384 and asked[1].growth == (4096, 16384)
 
 

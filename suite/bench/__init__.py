@@ -1,1 +1,29 @@
 """Speed and memory of attention and of training steps: `make bench`, and what notebook 07 measures."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
+QUICK = (256, 1024, 4096)
+MEMORY_LENGTHS = (1024, 4096, 16384)
+STEP_LENGTH, STEP_WINDOW = 512, 6
+
+
+def run(quick: bool) -> None:
+    """Measure everything, print it and write outputs/bench/bench.json; fewer lengths and rounds go into quick.json."""
+    from suite.bench import measure, rows, tables
+    from suite.bench.cases import Setting
+    from suite.bench.steps import StepSetting
+    from suite.settings import profiles
+    start = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"{time.monotonic() - start:4.0f} s  {line}", file=sys.stderr, flush=True)
+    step = StepSetting.of(profiles.load("small"), STEP_LENGTH, STEP_WINDOW)
+    scope = (measure.Scope(QUICK, rounds=5, seconds=1.0, memory_lengths=(4096,), step=step) if quick
+             else measure.Scope(LENGTHS, memory_lengths=MEMORY_LENGTHS, step=step, flex=True))
+    measured = measure.measure(Setting.here(), scope, say)
+    path = rows.write(measured, "quick" if quick else "bench")
+    print(f"{tables.text(measured)}\n\n{path}")
