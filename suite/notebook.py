@@ -24,8 +24,9 @@ from lib.errors import SuiteError, one_of
 from lib.files import write_atomically
 from suite.experiments import experiment, names
 from suite.run import stamps
-from suite.settings.parameters import (Declared, assigned, declared_by,
-                                       parse_cell, require_known, validated)
+from suite.settings.parameters import (assigned, checked, model_of,
+                                       parameters_of, parse_cell,
+                                       require_declared, require_known)
 from suite.settings.profiles import load
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Notebook:
         once."""
         self.name = name
         self.experiment = experiment(name)
-        self.parameters = read_parameters(name, self.experiment.Parameters, namespace)
+        self.parameters = read_parameters(name, namespace)
         self.profile = load(self.parameters.profile, self.parameters.corpus)
 
     @cached_property
@@ -106,8 +107,9 @@ class Notebook:
         trial never replaces what the report is made from.
         """
         path = paths.results(self.profile.name) / f"{self.name}.csv"
-        if self.parameters != self.profile.parameters(self.name):
-            path = path.parent / "variants" / f"{self.name}-{fingerprint(self.parameters)}.csv"
+        given = self.parameters.model_dump()
+        if given != self.profile.parameters(self.name).model_dump():
+            path = path.parent / "variants" / f"{self.name}-{fingerprint(given)}.csv"
         write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
         return path
 
@@ -218,49 +220,38 @@ def source_of(item: Any, start: str, end: str) -> tuple[str, str]:
     return str(path), textwrap.dedent("\n".join(cut))
 
 
-def read_parameters(name: str, cls: type[Parameters], namespace: Mapping[str, Any]) -> Parameters:
-    """The parameters as their cells left them in `namespace`, held to the experiment's declaration `cls`."""
-    declared = declared_by(cls)
-    check_cells(name, declared, [str(source) for source in namespace.get("In", [])])
-    absent = [parameter for parameter in declared if parameter not in namespace]
+def read_parameters(name: str, namespace: Mapping[str, Any]) -> Parameters:
+    """The parameters as their cells left them in `namespace`, held to what the saved notebook declares."""
+    model = parameters_of(name)
+    check_cells(name, model, [str(source) for source in namespace.get("In", [])])
+    absent = [parameter for parameter in model.model_fields if parameter not in namespace]
     if absent:
         raise SuiteError(f"{name}: {', '.join(absent)} not set: run the parameters cell first")
-    values = validated({parameter: namespace[parameter] for parameter in declared}, declared, name)
-    if values["corpus"]:
-        values["corpus"] = str(Path(values["corpus"]).expanduser().resolve())
-    return cls(**values)
+    values = checked(model, {parameter: namespace[parameter] for parameter in model.model_fields}, name)
+    if not values.corpus:
+        return values
+    return values.model_copy(update={"corpus": str(Path(values.corpus).expanduser().resolve())})
 
 
-def check_cells(name: str, declared: Mapping[str, Declared], cells: Sequence[str]) -> None:
-    """The cells that were run: the last parameters cell declares what the experiment does, and what was injected is
-    known.
+def check_cells(name: str, model: type[Parameters], cells: Sequence[str]) -> None:
+    """The cells that were run: the last parameters cell agrees with the saved one, and what was injected is known.
 
     Papermill adds its cell below the parameters cell; it has looked at no name in it.
     """
-    at = [i for i, source in enumerate(cells) if is_parameters_cell(source)]
-    if at:
-        check_declaration(name, parse_cell(cells[at[-1]], name), declared)
-    injected = [i for i, source in enumerate(cells) if source.startswith(INJECTED)]
-    if injected and injected[-1] > (at[-1] if at else -1):
-        require_known(assigned(cells[injected[-1]]), declared, f"{name}, parameters given to papermill")
-
-
-def is_parameters_cell(source: str) -> bool:
-    return any(line.startswith("profile:") for line in source.splitlines())
-
-
-def check_declaration(name: str, cell: Mapping[str, Declared], declared: Mapping[str, Declared]) -> None:
-    """The parameters cell and the experiment's `Parameters` must agree in names and types; a list is a tuple."""
-    validated({parameter: own.default for parameter, own in cell.items()}, declared, f"{name}, parameters cell")
-    absent = [parameter for parameter in declared if parameter not in cell]
-    if absent:
-        raise SuiteError(f"{name}, parameters cell: {', '.join(absent)} missing, which the experiment has")
-    for parameter, own in cell.items():
-        if spelled(own.type) != spelled(declared[parameter].type):
-            raise SuiteError(f"{name}, parameters cell: {parameter} has the type {own.type}, "
-                             f"the experiment's is {spelled(declared[parameter].type)}")
-
-
-def spelled(annotation: str) -> str:
-    """A type as a parameters cell spells it: `tuple[int, ...]` is `list[int]` there."""
-    return annotation.replace(" ", "").replace(",...]", "]").replace("tuple[", "list[")
+    last = injected = -1
+    for at, source in enumerate(cells):
+        if any(line.startswith("profile:") for line in source.splitlines()):
+            last = at
+        elif source.startswith(INJECTED):
+            injected = at
+    if last >= 0:
+        declared = parse_cell(cells[last], name)
+        where = f"{name}, parameters cell"
+        require_known(declared, model.model_fields, where)
+        require_declared(model.model_fields, declared, name)
+        ran = model_of(declared.values(), where)
+        for parameter, field in ran.model_fields.items():
+            if field.annotation != model.model_fields[parameter].annotation:
+                raise SuiteError(f"{where}: {parameter} has another type than in the saved notebook: save it first")
+    if injected > last:
+        require_known(assigned(cells[injected]), model.model_fields, f"{name}, parameters given to papermill")

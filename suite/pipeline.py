@@ -12,7 +12,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,7 +172,7 @@ class Pipeline:
         name = plan.notebook
         self.status[name] = NotebookStatus("running")
         self.shown.note(f"{name}: executing")
-        self.process = execute.NotebookProcess(paths.NOTEBOOKS / f"{name}.ipynb", output, asdict(plan.parameters))
+        self.process = execute.NotebookProcess(paths.NOTEBOOKS / f"{name}.ipynb", output, plan.parameters.model_dump())
         ended = self.process.wait()
         self.process = None
         if self.stopped:

@@ -24,7 +24,7 @@ model: {d_model: 16, layers: 2, heads: 2, kv_heads: 1, head_dim: 8, hidden: 32}
 train: {steps: 10, batch: 2, length: 16, lr: 2.0e-3, warmup: 3, precision: fp32, eval_every: 5}
 mixture: {docs: 0.75, code: 0.25}
 rungs: 5
-evaluation: {tokens: 1000, lengths: [16, 32]}
+evaluation_tokens: 1000
 workers: 1
 notebooks: {01_window_sweep: {windows: [4, 6]}}
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from functools import cache
 
 from suite.experiments import experiment
@@ -25,4 +24,5 @@ def planned(name: str, profile: str = "smoke", **changes) -> list[Job]:
     parameters = loaded(profile).parameters(name)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="christoffel")
-        return experiment(name).plan(replace(parameters, **changes), loaded(profile))
+        changed = type(parameters)(**{**dict(parameters), **changes})
+        return experiment(name).plan(changed, loaded(profile))

@@ -40,7 +40,7 @@ corpus: {vocab: 2048, train_tokens: 3500000, heldout_tokens: 150000}
 model: {d_model: 128, layers: 8, heads: 4, kv_heads: 1, head_dim: 32, hidden: 342}
 train: {steps: 610, batch: 16, length: 256, lr: 2.0e-3, warmup: 30, precision: fp32, eval_every: 100}
 rungs: 12
-evaluation: {tokens: 150000, lengths: [256, 1024]}
+evaluation_tokens: 150000
 """
 
 

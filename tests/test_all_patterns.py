@@ -13,11 +13,11 @@ from lib import paths, patterns
 from lib.errors import SuiteError
 from lib.patterns import build
 from suite.experiments import experiment
-from suite.experiments.all_patterns import (LITERATURE, Parameters,
-                                            at_equal_edges, bigbird_shares,
-                                            left_out)
+from suite.experiments.all_patterns import (LITERATURE, at_equal_edges,
+                                            bigbird_shares, left_out)
 from suite.experiments.common import Recipe
 from suite.settings import profiles
+from suite.settings.parameters import parameters_of
 from suite.study.findings import all_patterns as found
 from suite.study.findings import shared
 from suite.study.losses import Losses
@@ -42,15 +42,15 @@ def stack(job):
 
 def test_when_patterns_are_listed_then_none_of_the_literature_is_forgotten():
     literature = {name for name in patterns.names() if patterns.pattern_class(name).family == "literature"}
-    assert literature == set(LITERATURE) <= set(Parameters().patterns)
-    assert {"local", "strided", "random_offsets", "random_keys", "power_law", "christoffel"} <= set(Parameters().patterns)
+    assert literature == set(LITERATURE) <= set(parameters_of(NAME)().patterns)
+    assert {"local", "strided", "random_offsets", "random_keys", "power_law", "christoffel"} <= set(parameters_of(NAME)().patterns)
 
 
 def test_when_small_is_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_its_mask():
     jobs = planned(NAME, "small")
     ramp = next(job for job in jobs if job.labels.series == "Fibonacci, linear ramp")
     T, goal = ramp.run.train.length, sum(stack(ramp).mask(layer, 256).sum() / 4 for layer in range(8))
-    assert T == 256 and len(jobs) == len(Parameters().patterns) + 1
+    assert T == 256 and len(jobs) == len(parameters_of(NAME)().patterns) + 1
     for job in jobs:
         pattern = stack(job)
         pairs = sum(pattern.mask(layer, T).sum() / pattern.heads for layer in range(pattern.layers))
@@ -86,16 +86,16 @@ def test_when_a_pattern_is_misspelt_then_the_nearest_is_named():
     loaded = profiles.load("smoke")
     for name, words in (("bigbrd", "'bigbird'"), ("fibonacci/liner", "'linear'")):
         with pytest.raises(SuiteError, match=words):
-            experiment(NAME).plan(Parameters(profile="smoke", window=4, patterns=(name,)), loaded)
+            experiment(NAME).plan(parameters_of(NAME)(profile="smoke", window=4, patterns=(name,)), loaded)
 
 
 def test_when_the_training_length_is_no_evaluation_length_then_the_error_says_so():
     with pytest.raises(SuiteError, match="factors"):
-        experiment(NAME).plan(Parameters(profile="smoke", window=4, factors=(2, 4)), profiles.load("smoke"))
+        experiment(NAME).plan(parameters_of(NAME)(profile="smoke", window=4, factors=(2, 4)), profiles.load("smoke"))
 
 
 def test_when_a_schedule_has_the_ramps_pairs_then_it_stays_as_it_is_and_else_its_windows_move():
-    recipe = Recipe(Parameters(), profiles.load("small"))
+    recipe = Recipe(parameters_of(NAME)(), profiles.load("small"))
     coprime, labels = at_equal_edges("fibonacci/coprime", recipe, 6, 0.85)
     assert dict(coprime.parameters)["window"] == 6 and labels["series"] == "Fibonacci, coprime ramp"
     fixed, labels = at_equal_edges("fibonacci/fixed", recipe, 6, 0.85)

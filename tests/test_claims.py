@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import nbformat
@@ -247,7 +246,7 @@ def everywhere(database: Database, monkeypatch) -> dict[str, float]:
     shown = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw, metadata: shown.append((metadata, data["text/markdown"])))
     profile = profiles.load("smoke")
-    nb = Notebook(NOTEBOOK, asdict(profile.parameters(NOTEBOOK)))
+    nb = Notebook(NOTEBOOK, profile.parameters(NOTEBOOK).model_dump())
     nb.corpus = database.corpus
     nb.claim(CLAIM)
     [(metadata, text)] = shown

@@ -159,6 +159,6 @@ def test_when_the_paper_s_profile_is_loaded_then_it_has_the_mixture_and_wikitext
 @pytest.mark.parametrize("notebook", ["04_power_law_sigma", "05_christoffel"])
 def test_when_a_notebook_has_domains_then_all_its_language_models_are_trained_on_them(notebook: str) -> None:
     profile = load("smoke")
-    parameters = dataclasses.replace(profile.parameters(notebook), domains=("docs",))
+    parameters = profile.parameters(notebook).model_copy(update={"domains": ("docs",)})
     texts = {job.run.data for job in experiment(notebook).plan(parameters, profile) if job.run.data.source == "text"}
     assert texts == {DataConfig.of("text", domains=("docs",))}

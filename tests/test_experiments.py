@@ -67,11 +67,6 @@ def test_when_a_profile_is_planned_then_everything_in_it_can_be_built_and_the_bu
 
 
 @pytest.mark.parametrize("name", names())
-def test_when_the_defaults_are_taken_then_they_are_the_profile_small(name):
-    assert profiles.load("small").parameters(name) == experiment(name).Parameters()
-
-
-@pytest.mark.parametrize("name", names())
 def test_when_a_plan_is_made_twice_then_it_is_the_same(name):
     assert planned(name) == planned.__wrapped__(name)
 

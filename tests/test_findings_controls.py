@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -77,7 +76,8 @@ def test_when_a_layer_hardly_learns_then_its_gradient_norm_says_so():
 
 def test_when_tasks_are_trained_with_and_without_a_window_then_each_is_a_row_of_its_own():
     profile = profiles.load("smoke")
-    parameters = replace(profile.parameters("05_christoffel"), task_windows=(0, 4), task_masks=("dense", "words", "local"))
+    parameters = profile.parameters("05_christoffel").model_copy(
+        update={"task_windows": (0, 4), "task_masks": ("dense", "words", "local")})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="christoffel")
         jobs = experiment("05_christoffel").plan(parameters, profile)
@@ -94,7 +94,8 @@ def test_when_tasks_are_trained_with_and_without_a_window_then_each_is_a_row_of_
 def battery(accuracy):
     """Jobs, names, database and table of notebook 6 with fixed rungs too; `accuracy` by series."""
     profile = profiles.load("smoke")
-    parameters = replace(profile.parameters("06_capacity_battery"), models=("fibonacci/fixed", "fibonacci/linear"), widths=(16,))
+    parameters = profile.parameters("06_capacity_battery").model_copy(
+        update={"models": ("fibonacci/fixed", "fibonacci/linear"), "widths": (16,)})
     jobs = experiment("06_capacity_battery").plan(parameters, profile)
     database = MadeUpDatabase(lambda *_: 3.0, accuracy=accuracy)
     runs = experiment("06_capacity_battery").table(jobs, database)

@@ -12,9 +12,9 @@ from plans import loaded, planned
 from lib.errors import SuiteError
 from lib.patterns import build
 from suite.experiments import experiment
-from suite.experiments.long_rungs import (Parameters, recurrence_edges,
-                                          rungs_within)
+from suite.experiments.long_rungs import recurrence_edges, rungs_within
 from suite.settings import profiles
+from suite.settings.parameters import parameters_of
 from suite.study.findings import long_rungs as found
 from suite.study.findings import recurrence
 from suite.study.stats import Interval
@@ -78,9 +78,9 @@ def test_when_a_share_of_the_tokens_is_trained_then_it_has_a_whole_schedule_and_
     parts = [job.run.train for job in planned(NAME, "small") if job.labels.share is not None]
     assert parts and all(train.warmup <= train.steps / 2 for train in parts)
     with pytest.raises(SuiteError, match="fractions"):
-        experiment(NAME).plan(Parameters(profile="smoke", window=4, fractions=(0.5,)), profiles.load("smoke"))
+        experiment(NAME).plan(parameters_of(NAME)(profile="smoke", window=4, fractions=(0.5,)), profiles.load("smoke"))
     with pytest.raises(SuiteError, match="fractions"):
-        experiment(NAME).plan(Parameters(profile="smoke", window=4, fractions=(1.0, 2.0)), profiles.load("smoke"))
+        experiment(NAME).plan(parameters_of(NAME)(profile="smoke", window=4, fractions=(1.0, 2.0)), profiles.load("smoke"))
 
 
 def test_when_other_notebooks_have_a_run_then_it_is_the_same():
@@ -188,7 +188,7 @@ def test_when_longer_context_changes_the_difference_then_the_sentence_says_for_w
 
 def test_when_shares_are_rounded_to_steps_then_the_nearest_runs_are_compared():
     smoke = loaded("smoke")                        # 24 steps: an eighth is 3, and 7 tokens in 100 are 1.68 steps
-    jobs = experiment(NAME).plan(Parameters(profile="smoke", window=4, seeds=(42,), lengths=(32,), length_fraction=0.07,
+    jobs = experiment(NAME).plan(parameters_of(NAME)(profile="smoke", window=4, seeds=(42,), lengths=(32,), length_fraction=0.07,
                                             fractions=(0.5, 1.0), others=(), copy_distances=()), smoke)
     chosen = found.at_share(jobs, RAMP, 0.07)
     assert {length: own[0][0].run.train.steps for length, own in chosen.items()} == {32: 2, 64: 2}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -16,8 +15,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 from lib import paths
 from lib.errors import SuiteError
 from suite import notebook
-from suite.experiments import base, experiment
-from suite.settings.parameters import coerce, declared_by, parse_cell, plain
+from suite.settings.parameters import (Declared, declared_in, parameters_of,
+                                       parse_cell, validated)
 
 CELL = '''profile: str = "small"  # scale
 corpus: str = ""  # own text
@@ -27,31 +26,40 @@ rate: float = 0.5  # a number
 names: list[str] = ["a", "b"]  # some = texts
 deep: bool = True
 '''
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+DEFAULTS = {"profile": "small", "corpus": "", "seeds": (42,), "tokens": 0, "rate": 0.5, "names": ("a", "b"), "deep": True}
 
 
-@dataclass(frozen=True)
-class Parameters(base.Parameters):
-    rate: float = 0.5
-    names: tuple[str, ...] = ("a", "b")
-    deep: bool = True
+def write(path: Path, *cells: str) -> None:
+    """A notebook of these cells, the first of them tagged `parameters`."""
+    tagged = [new_code_cell(cells[0], metadata={"tags": ["parameters"]}), *map(new_code_cell, cells[1:])]
+    nbformat.write(new_notebook(cells=tagged, metadata={"kernelspec": KERNEL}), path)
 
 
-def read(*cells: str, cls: type = Parameters):
-    """The parameters of a notebook whose cells are run one after the other, as a kernel does."""
-    namespace: dict = {"In": [""]}
-    for cell in cells:
-        namespace["In"].append(cell)
-        exec(cell, namespace)
-    return notebook.read_parameters("07_trial", cls, namespace)
+@pytest.fixture
+def read(tmp_path, monkeypatch):
+    """The parameters of the notebook `07_trial`, which declares CELL, whose cells are run as a kernel does."""
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    write(tmp_path / "07_trial.ipynb", CELL)
+
+    def reader(*cells: str):
+        namespace: dict = {"In": [""]}
+        for cell in cells:
+            namespace["In"].append(cell)
+            exec(cell, namespace)
+        return notebook.read_parameters("07_trial", namespace)
+    return reader
 
 
-def test_when_only_the_parameters_cell_ran_then_its_values_are_the_parameters():
-    assert read(CELL) == Parameters()
+def test_when_only_the_parameters_cell_ran_then_its_values_are_the_parameters_and_can_be_hashed(read):
+    assert read(CELL).model_dump() == DEFAULTS and hash(read(CELL)) == hash(read(CELL))
+    with pytest.raises(ValueError, match="frozen"):
+        read(CELL).tokens = 1
 
 
-def test_when_papermill_injected_a_cell_then_its_values_are_held_to_the_types():
+def test_when_papermill_injected_a_cell_then_its_values_are_held_to_the_types(read):
     found = read(CELL, "# Parameters\nseeds = '[1,2]'\nrate = 1\nnames = ['c']\ndeep = False\n")
-    assert found == Parameters(seeds=(1, 2), rate=1.0, names=("c",), deep=False)
+    assert found.model_dump() == {**DEFAULTS, "seeds": (1, 2), "rate": 1.0, "names": ("c",), "deep": False}
     assert isinstance(found.rate, float)
 
 
@@ -67,14 +75,14 @@ def test_when_papermill_injected_a_cell_then_its_values_are_held_to_the_types():
     ("rate = float('inf')", ["rate = inf", "finite"]),
     ("profile = 3", ["profile = 3", "str"]),
 ])
-def test_when_an_injected_value_is_wrong_then_the_error_names_it(line, words):
+def test_when_an_injected_value_is_wrong_then_the_error_names_it(read, line, words):
     with pytest.raises(SuiteError) as error:
         read(CELL, f"# Parameters\n{line}\n")
     for word in ["07_trial", *words]:
         assert word in str(error.value)
 
 
-def test_when_the_cells_are_run_again_in_jupyterlab_then_only_the_last_ones_count():
+def test_when_the_cells_are_run_again_in_jupyterlab_then_only_the_last_ones_count(read):
     wrong, mended = "# Parameters\nsede = [1]\n", CELL.replace("[42]", "[7]")
     with pytest.raises(SuiteError):
         read(CELL, wrong)
@@ -86,14 +94,14 @@ def test_when_the_cells_are_run_again_in_jupyterlab_then_only_the_last_ones_coun
 @pytest.mark.parametrize("old, new, words", [
     ("seeds: list", "sedes: list", ["unknown parameter 'sedes'", "'seeds'"]),
     ("rate: float = 0.5  # a number\n", "", ["rate missing"]),
-    ("tokens: int = 0", "tokens: float = 0.0", ["tokens"]),
-    ("names: list[str] = [\"a\", \"b\"]", "names: list[int] = [1]", ["names"]),
+    ("tokens: int = 0", "tokens: float = 0.0", ["tokens has another type", "save it"]),
+    ("names: list[str] = [\"a\", \"b\"]", "names: list[int] = [1]", ["names has another type"]),
     ("tokens: int = 0", "tokens = 0", ["tokens = 0", "is not a parameter"]),
     ("tokens: int = 0", "tokens: int = 2 * 3", ["must be a literal"]),
     ("tokens: int = 0", "tokens: int = 'no'", ["tokens = 'no' is a str"]),
     ("tokens: int = 0", "tokens: complex = 0", ["complex is not supported"]),
 ])
-def test_when_the_parameters_cell_disagrees_with_the_experiment_then_the_error_names_the_parameter(old, new, words):
+def test_when_the_parameters_cell_disagrees_with_the_saved_one_then_the_error_names_the_parameter(read, old, new, words):
     assert old in CELL
     with pytest.raises(SuiteError) as error:
         read(CELL.replace(old, new))
@@ -101,12 +109,12 @@ def test_when_the_parameters_cell_disagrees_with_the_experiment_then_the_error_n
         assert word in str(error.value)
 
 
-def test_when_the_parameters_cell_was_not_run_then_the_error_says_so():
+def test_when_the_parameters_cell_was_not_run_then_the_error_says_so(read):
     with pytest.raises(SuiteError, match="run the parameters cell first"):
         read("x = 1")
 
 
-def test_when_a_folder_is_given_then_it_no_longer_depends_on_where_the_kernel_runs(tmp_path, monkeypatch):
+def test_when_a_folder_is_given_then_it_no_longer_depends_on_where_the_kernel_runs(read, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert read(CELL, "# Parameters\ncorpus = 'texts'\n").corpus == str(tmp_path / "texts")
 
@@ -124,27 +132,33 @@ def test_when_a_cell_is_parsed_then_types_defaults_and_meanings_are_there():
     ((1, 2), "tuple[int, ...]", (1, 2)), ("[0.5, 1]", "tuple[float, ...]", (0.5, 1.0)), ([], "list[int]", ()),
 ])
 def test_when_a_value_fits_its_type_then_it_is_taken(value, annotation, expected):
-    found = coerce(value, annotation, "x", "here")
+    found = validated({"x": value}, {"x": Declared("x", annotation, ...)}, "here")["x"]
     assert found == expected and type(found) is type(expected)
 
 
-def parameters_cell(name: str) -> str:
-    """A parameters cell made from the experiment's own declaration."""
-    lines = [f"{p}: {notebook.spelled(d.type)} = {plain(d.default)!r}  # {p}" for p, d in
-             declared_by(experiment(name).Parameters).items()]
-    return "\n".join(lines)
+def test_when_the_saved_cell_changes_then_the_next_parameters_are_its_and_what_an_experiment_misses_is_named(read, tmp_path):
+    before = parameters_of("07_trial")
+    assert parameters_of("07_trial") is before                     # read once
+    write(tmp_path / "07_trial.ipynb", CELL.replace("rate: float = 0.5", "speed: float = 0.25"))
+    after = parameters_of("07_trial")()
+    assert after.speed == 0.25 and after.model_fields_set == set()
+    with pytest.raises(SuiteError, match="reads rate, which the parameters cell of its notebook does not declare"):
+        _ = after.rate
+    write(tmp_path / "07_trial.ipynb", CELL.replace("seeds: list[int] = [42]", "seed: int = 42"))
+    with pytest.raises(SuiteError, match="07_trial.ipynb, parameters cell: seeds missing"):
+        parameters_of("07_trial")
+    with pytest.raises(SuiteError, match="unknown notebook '07_trail'; did you mean '07_trial'"):
+        parameters_of("07_trail")
 
 
 @pytest.fixture
 def trial(tmp_path):
     """Papermill's own command on a notebook that checks its parameters and shows them, run from another folder."""
     name = "01_window_sweep"
-    cells = [new_code_cell(parameters_cell(name), metadata={"tags": ["parameters"]}),
-             new_code_cell(f"from suite.notebook import Notebook\nnb = Notebook({name!r}, globals())"),
-             new_code_cell("import dataclasses, json\nprint(json.dumps(dataclasses.asdict(nb.parameters)))")]
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}}),
-                   tmp_path / "trial.ipynb")
+    committed = json.loads((paths.NOTEBOOKS / f"{name}.ipynb").read_text())["cells"]
+    cell = next("".join(cell["source"]) for cell in committed if "parameters" in cell["metadata"].get("tags", []))
+    write(tmp_path / "trial.ipynb", cell,
+          f"from suite.notebook import Notebook\nnb = Notebook({name!r}, globals())", "print(nb.parameters.model_dump_json())")
 
     def papermill(*arguments: str):
         elsewhere = tmp_path / "elsewhere"
@@ -161,7 +175,7 @@ def test_when_papermill_passes_a_list_as_text_from_another_folder_then_the_noteb
     assert done.returncode == 0, done.stderr
     shown = json.loads(executed.cells[-1].outputs[0].text)
     assert shown["seeds"] == [1, 2] and shown["tokens"] == 5000
-    assert shown["windows"] == list(dataclasses.asdict(experiment("01_window_sweep").Parameters())["windows"])
+    assert tuple(shown["windows"]) == declared_in(paths.NOTEBOOKS / "01_window_sweep.ipynb")["windows"].default
 
 
 def test_when_papermill_passes_an_unknown_name_then_the_cell_fails_with_the_message_alone(trial):

@@ -7,12 +7,10 @@ import re
 
 import nbformat
 import pytest
-import yaml
 
 from lib import paths
-from suite.experiments import experiment, names
-from suite.notebook import spelled
-from suite.settings.parameters import declared_by, parse_cell
+from suite.experiments import names
+from suite.settings.parameters import Parameters, declared_in, parse_cell
 
 LONGEST = 14        # lines of a cell; a parameters cell has as many as it needs
 
@@ -23,12 +21,6 @@ def read(name: str) -> nbformat.NotebookNode:
 
 def code(name: str) -> list[nbformat.NotebookNode]:
     return [cell for cell in read(name).cells if cell.cell_type == "code"]
-
-
-def parameters_cell(name: str) -> nbformat.NotebookNode:
-    tagged = [cell for cell in code(name) if "parameters" in cell.metadata.get("tags", [])]
-    assert len(tagged) == 1, "one cell is tagged parameters"
-    return tagged[0]
 
 
 def test_when_the_folder_is_read_then_each_experiment_has_its_notebook():
@@ -53,17 +45,11 @@ def test_when_a_notebook_is_committed_then_its_cells_have_names_that_do_not_chan
 
 
 @pytest.mark.parametrize("name", names())
-def test_when_parameters_are_declared_then_cell_experiment_and_default_profile_agree(name):
-    cell = parameters_cell(name)
-    assert cell is not None and code(name)[0].id == cell.id
-    written, declared = parse_cell(cell.source, name), declared_by(experiment(name).Parameters)
-    assert list(written) == list(declared)
-    for key, own in written.items():
-        assert spelled(own.type) == spelled(declared[key].type), key
-        assert own.default == declared[key].default, key
-        assert own.meaning, f"{key} has no meaning"
-    small = yaml.safe_load((paths.PROFILES / "small.yaml").read_text())["notebooks"][name]
-    assert {*small} == {*declared} - {"profile", "corpus"}, "profiles/small.yaml writes every parameter out"
+def test_when_parameters_are_declared_then_the_first_code_cell_has_them_all_with_type_default_and_meaning(name):
+    declared = declared_in(paths.NOTEBOOKS / f"{name}.ipynb")
+    assert parse_cell(code(name)[0].source, name) == declared
+    assert list(declared)[:4] == list(Parameters.model_fields) and declared["profile"].default == "small"
+    assert [key for key, own in declared.items() if not own.meaning] == []
 
 
 @pytest.mark.parametrize("name", names())

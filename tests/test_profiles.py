@@ -10,6 +10,7 @@ from fake_suite import GOOD
 from lib import paths
 from lib.errors import SuiteError
 from suite.settings import profiles
+from suite.settings.parameters import parameters_of
 
 @pytest.fixture
 def read(tmp_path):
@@ -27,7 +28,7 @@ def test_when_the_file_is_right_then_the_profile_has_its_values(read):
     assert (profile.name, profile.description, profile.rungs, profile.workers) == ("tiny", "for tests", 5, 1)
     assert profile.model.vocab == profile.corpus.vocab == 300
     assert (profile.train.lr, profile.train.steps, profile.train.precision) == (2e-3, 10, "fp32")
-    assert profile.evaluation == {"tokens": 1000, "lengths": (16, 32)}
+    assert profile.evaluation_tokens == 1000
     assert dict(profile.mixture) == {"docs": 0.75, "code": 0.25}
 
 
@@ -41,7 +42,7 @@ def test_when_workers_are_left_out_then_every_core_has_one_if_memory_allows(read
 def test_when_a_notebook_is_asked_for_then_its_parameters_are_the_files_and_the_experiments(read):
     parameters = read().parameters("01_window_sweep")
     assert parameters.profile == "tiny" and parameters.windows == (4, 6)
-    assert parameters.seeds == type(parameters)().seeds
+    assert parameters.seeds == (42,)
 
 
 def test_when_a_persons_own_text_is_used_then_the_offline_mixture_does_not_apply(read, tmp_path):
@@ -84,12 +85,12 @@ def test_when_precision_is_auto_then_it_is_what_the_device_has(read, monkeypatch
     ("layers: 2, ", "", ["tiny.yaml, model", "layers", "missing"]),
     ("kv_heads: 1", "kv_heads: 3", ["tiny.yaml", "kv_heads = 3", "divisor"]),
     ("model: {", "modle: {", ["tiny.yaml", "unknown section 'modle'", "did you mean 'model'"]),
-    ("rungs: 5", "", ["tiny.yaml", "rungs"]),
+    ("rungs: 5", "", ["tiny.yaml: the section rungs is missing"]),
+    ("model: {d_model: 16", "model: 3 #", ["model = 3", "a mapping with d_model"]),
     ("rungs: 5", "rungs: 0", ["tiny.yaml", "rungs = 0", "at least 1"]),
     ("rungs: 5", "rungs: 5\nrungs: 6", ["tiny.yaml", "'rungs' stands twice"]),
     ("heads: 2,", "heads: 2, heads: 4,", ["'heads' stands twice"]),
-    ("lengths: [16, 32]", "lengths: 16", ["lengths = 16", "list[int]", "[16]"]),
-    ("docs: 0.75", "docs: -1", ["mixture, docs = -1", "above 0"]),
+    ("docs: 0.75", "docs: -1", ["mixture: docs = -1", "above 0"]),
     ("precision: fp32", "precision: fp16", ["precision = 'fp16'", "bf16 or fp32"]),
     ("01_window_sweep", "01_windowsweep", ["notebooks", "'01_windowsweep'", "did you mean '01_window_sweep'"]),
     ("{windows: [4, 6]}", "[4, 6]", ["01_window_sweep = [4, 6]", "mapping"]),
@@ -128,8 +129,11 @@ def test_when_a_profile_does_not_exist_then_the_nearest_is_named(monkeypatch, tm
 
 
 @pytest.mark.parametrize("name", profiles.names())
-def test_when_a_committed_profile_is_loaded_then_it_and_all_its_notebooks_are_valid(name):
+def test_when_a_committed_profile_is_loaded_then_it_is_valid_and_says_only_what_differs_from_the_declared_defaults(name):
     profile = profiles.load(name)
-    assert profile.name == name and profile.description
-    for notebook in profile.notebooks:
-        assert profile.parameters(notebook).profile == name
+    assert profile.name == name and profile.description and (name != "small" or not profile.notebooks)
+    for notebook, own in profile.notebooks.items():
+        parameters, fields = profile.parameters(notebook), parameters_of(notebook).model_fields
+        assert parameters.profile == name
+        assert not [key for key in own if getattr(parameters, key) == fields[key].default], f"{notebook} repeats defaults"
+        assert own, f"{notebook} has nothing of its own"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lib.config import PatternSpec
@@ -17,6 +16,7 @@ from suite.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, Recipe,
 
 if TYPE_CHECKING:
     from suite.settings.profiles import Profile
+    from suite.settings.parameters import Parameters
 
 LIKE = "fibonacci/linear"           # whose attended pairs all others have
 TOLERANCE = 0.01
@@ -27,22 +27,10 @@ LITERATURE = {"sparse_fixed": "Sparse Transformer, fixed", "sparse_strided": "Sp
               "mswa": "MSWA", "streaming_sinks": "StreamingLLM", "adaptive_span": "Adaptive span"}
 
 
-@dataclass(frozen=True)
-class Parameters(base.Parameters):
-    window: int = 6                       # W of the ramp and of every pattern with far keys of its own: distances 0 to W
-    sigma: float = 0.85                   # exponent of the power law: q(d) ~ d^-(1 + sigma)
-    patterns: tuple[str, ...] = ("local", "fibonacci/linear", "fibonacci/coprime", "fibonacci/fixed", "pow2/linear",
-                                 "power_law", "christoffel", "random_offsets", "random_keys", "strided", "sparse_fixed",
-                                 "sparse_strided", "log_sparse", "longformer", "bigbird", "longnet", "dilate_former",
-                                 "power_attention", "fibottention", "mswa", "streaming_sinks", "adaptive_span")
-    factors: tuple[int, ...] = (1, 4)     # evaluation lengths, as multiples of the training length
-
-
 class AllPatterns(base.Experiment):
     name = "08_all_patterns"
     title = "All patterns"
     question = "Which keys should a query attend, when every pattern may attend as many?"
-    Parameters = Parameters
 
     def plan(self, parameters, profile):
         require(1 in parameters.factors, "factors", parameters.factors, "multiples of the training length, 1 among them")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pandas as pd
 
 from lib.config import Evaluation, RunConfig
+from suite.settings.parameters import Parameters
 
 if TYPE_CHECKING:
     from suite.run.database import Database
@@ -86,23 +87,12 @@ def merged(jobs: Iterable[Job]) -> list[Job]:
     return list(by_run.values())
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """What every notebook's parameters cell holds; each experiment adds its own. The defaults are the profile
-    `small`."""
-    profile: str = "small"          # model, recipe and corpus: a file of profiles/
-    corpus: str = ""                # folder of a person's own text; empty: the offline corpus
-    seeds: tuple[int, ...] = (42,)  # initialisation and order of the data; one run each
-    tokens: int = 0                 # training tokens a run; 0: the profile's
-
-
 class Experiment:
     """Base of the experiments; a file of this folder that defines one is found by its `name`, the notebook's file
     name."""
     name: ClassVar[str]
     title: ClassVar[str]
     question: ClassVar[str]
-    Parameters: ClassVar[type[Parameters]] = Parameters
     alone: ClassVar[bool] = False           # its notebook measures time: it is executed when nothing trains any more
 
     def plan(self, parameters: Parameters, profile: Profile) -> list[Job]:

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lib.config import DataConfig, Evaluation
 from suite.experiments import base
 from suite.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, SEQUENCES,
                                       Recipe, TinyModel, dense_jobs,
                                       model_labels, ordered)
-
-
-@dataclass(frozen=True)
-class Parameters(base.Parameters):
-    window: int = 6                       # W: distances 0 to W, W + 1 keys
-    models: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/linear")      # base/schedule, as in the window sweep
-    controls: tuple[str, ...] = ("local",)            # comparators with the attended pairs of the linear ramp
-    tasks: tuple[str, ...] = ("variable_tracking", "lego", "mqar", "lambada", "cloze", "blimp", "in_context")  # asked
-    items: int = 200                      # items of each task
-    widths: tuple[int, ...] = ()          # capacity ladder: d_model of further models
-    trained: tuple[str, ...] = ("mqar",)  # tasks trained for directly; empty: none
-    trained_masks: tuple[str, ...] = ("dense", "fibonacci/linear", "local", "random_offsets")   # masks of those models
-    trained_layers: int = 2               # depth of those models
-    trained_length: int = 64              # tokens of a task's sequence
-    trained_steps: int = 500              # optimiser steps of a task's run
+from suite.settings.parameters import Parameters
 
 
 class CapacityBattery(base.Experiment):
     name = "06_capacity_battery"
     title = "Capacity-limited battery"
     question = "Do auxiliary tasks separate the patterns, asked of language models and trained for directly?"
-    Parameters = Parameters
 
     def plan(self, parameters, profile):
         recipe = Recipe(parameters, profile)

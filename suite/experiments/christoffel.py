@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from lib.config import DataConfig, Evaluation, PatternSpec
@@ -10,29 +9,13 @@ from lib.errors import one_of, require
 from suite.experiments import base
 from suite.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, SEQUENCES,
                                       Recipe, TinyModel, dense_jobs, ordered)
-
-
-@dataclass(frozen=True)
-class Parameters(base.Parameters):
-    words: tuple[str, ...] = ("32/256", "31/256")     # m/k: m offsets a period of k; the last one sets the equal pairs
-    windows: tuple[int, ...] = (0, 8)     # distances 0 to W beside the word; 0: the query alone, as the document has it
-    controls: tuple[str, ...] = ("local", "random_offsets", "strided")  # comparators with the pairs of the last word
-    layers: int = 0                       # depth; 0: the profile's
-    width: int = 0                        # d_model; 0: the profile's
-    length: int = 0                       # tokens of a training window; 0: the profile's
-    domains: tuple[str, ...] = ()         # text, trained and evaluated on; empty: the profile's mixture
-    tasks: tuple[str, ...] = ("copying",) # synthetic tasks trained directly: copying, retrieval; empty: none
-    task_masks: tuple[str, ...] = ("dense", "word", "local", "random_offsets")     # dense, word (the last), words, controls
-    task_windows: tuple[int, ...] = (0,)  # distances 0 to W beside the words of the tasks
-    task_length: int = 128                # tokens of a task's sequence
-    task_steps: int = 300                 # optimiser steps of a task's run
+from suite.settings.parameters import Parameters
 
 
 class Christoffel(base.Experiment):
     name = "05_christoffel"
     title = "Christoffel"
     question = "Does the balance of a Christoffel word help over random, strided and local keys at equal pairs?"
-    Parameters = Parameters
 
     def plan(self, parameters, profile):
         recipe = Recipe(parameters, profile, parameters.layers, parameters.width, parameters.length, parameters.domains)

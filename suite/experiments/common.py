@@ -113,7 +113,7 @@ class Recipe:
 
     def perplexity(self, *lengths: int, **parameters: Any) -> tuple[Evaluation, ...]:
         """One evaluation a length (the training length without any), so that experiments share them."""
-        tokens = self.profile.evaluation["tokens"]
+        tokens = self.profile.evaluation_tokens
         return tuple(Evaluation.of("perplexity", lengths=(length,), tokens=tokens, **parameters)
                      for length in lengths or (self.length,))
 

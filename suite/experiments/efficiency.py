@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lib.config import Evaluation
@@ -13,25 +12,13 @@ from suite.experiments.common import Recipe, dense_jobs, model_labels, ordered
 if TYPE_CHECKING:
     from suite.bench.rows import Row
     from suite.settings.profiles import Profile
-
-
-@dataclass(frozen=True)
-class Parameters(base.Parameters):
-    window: int = 6                       # W of the trained models and of the training step: distances 0 to W
-    models: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/linear", "fibonacci/learned")   # base/schedule, as in notebook 1
-    controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of the ramp
-    lengths: tuple[int, ...] = (256, 1024, 4096)  # T of the attention that is measured alone
-    pattern_length: int = 1024            # T at which every pattern is measured
-    step_length: int = 512                # T of the training step
-    rounds: int = 9                       # of a comparison: everything in it is timed once a round
-    seconds: float = 1.0                  # of a comparison, beyond its first three rounds
+    from suite.settings.parameters import Parameters
 
 
 class Efficiency(base.Experiment):
     name = "07_efficiency"
     title = "Efficiency"
     question = "What does each way to attend cost in time and memory, and how far is that from what the machine can do?"
-    Parameters = Parameters
     alone = True
 
     def plan(self, parameters, profile):

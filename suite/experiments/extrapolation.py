@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lib.config import Evaluation, Items
 from lib.errors import one_of
 from lib.patterns import Pattern
 from suite.experiments import base
 from suite.experiments.common import (DENSE, DENSE_LABELS, Recipe, dense_jobs,
                                       model_labels, ordered)
+from suite.settings.parameters import Parameters
 
 POSITIONS = {"alibi": "Dense, ALiBi", "nope": "Dense, no positions"}
-
-
-@dataclass(frozen=True)
-class Parameters(base.Parameters):
-    factors: tuple[int, ...] = (1, 2, 4)  # evaluation lengths, as multiples of the training length
-    window: int = 6                       # W: distances 0 to W, W + 1 keys
-    models: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/linear", "fibonacci/coprime", "fibonacci/learned",
-                               "pow2/linear", "pow2/fixed")       # base/schedule
-    controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of the linear ramp
-    ropes: tuple[str, ...] = ("interpolation", "ntk", "yarn")   # changes to the dense model's RoPE at evaluation
-    masks: tuple[str, ...] = ("window", "sinks")  # masks put on the dense model at evaluation
-    sinks: int = 4                        # leading tokens that every query keeps, with the mask `sinks`
-    positions: tuple[str, ...] = ("alibi", "nope")        # dense models trained with other positions: alibi, nope
-    frozen: bool = True                   # evaluate the rungs of the training length as well as rebuilt ones
 
 
 class Extrapolation(base.Experiment):
     name = "03_extrapolation"
     title = "Extrapolation"
     question = "Which models keep their loss beyond the training length, and does the extra context help them at all?"
-    Parameters = Parameters
 
     def plan(self, parameters, profile):
         recipe = Recipe(parameters, profile)

@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import require
 from suite.experiments import base
 from suite.experiments.common import (SEQUENCES, Recipe, TinyModel, dense_jobs,
                                       model_labels, ordered)
+from suite.settings.parameters import Parameters
 
 STARTS = {"one": "fibonacci/learned", "ramp": "fibonacci/learned_ramp"}
 PROBE = "copy probe"            # the task's label: the marked copy of two distances
-
-
-@dataclass(frozen=True)
-class Parameters(base.Parameters):
-    window: int = 6                       # W: distances 0 to W, W + 1 keys
-    starts: tuple[str, ...] = ("one", "ramp")     # alpha = 1 in every layer, or the linear ramp
-    theta_lr: tuple[float, ...] = (1.0, 100.0)    # multiplies the learning rate of theta; 0 holds alpha at its start
-    landscape: int = 1024                 # held-out tokens a domain for the loss by each layer's alpha; 0: not measured
-    fixed: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/linear")   # models with the same starts, not learned
-    controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of the linear ramp
-    probe_depths: tuple[int, ...] = (2,)  # layers of the copy probe's models; empty: no probe
-    probe_models: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/learned", "fibonacci/learned_ramp")  # base/schedule
-    probe_theta_lr: tuple[float, ...] = (1.0, 10.0, 100.0)    # as theta_lr, of the probe's learned models
-    probe_blurred: tuple[str, ...] = ("fibonacci/blurred",)   # learned models whose rungs are blurred while they are trained
-    probe_blur: float = 16.0              # half-width of that kernel at the first step, tokens; it falls to 1, no blur
-    probe_blur_theta_lr: tuple[float, ...] = (10.0,)          # as theta_lr, of the blurred models
-    probe_length: int = 128               # tokens of a probe's sequence
-    probe_distances: tuple[int, ...] = (48, 83)   # distances between the rungs, in tokens: some alpha must move
-    probe_rungs: tuple[int, ...] = (55, 89)       # distances of rungs at alpha 1: nothing must move
-    probe_seeds: tuple[int, ...] = (0,)   # seeds of the copy probe
-    probe_steps: int = 400                # optimiser steps of a probe's run
 
 
 class LearnedAlpha(base.Experiment):
     name = "02_learned_alpha"
     title = "Learned alpha"
     question = "Does a learned alpha move away from its start, does that help, and what does learning it cost?"
-    Parameters = Parameters
 
     def plan(self, parameters, profile):
         recipe = Recipe(parameters, profile)

@@ -15,32 +15,15 @@ from suite.experiments.all_patterns import (FAR, LIKE, Described,
 from suite.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, Recipe,
                                       TinyModel, model_labels, ordered,
                                       shortened)
+from suite.settings.parameters import Parameters
 
 STRING = 32         # symbols of a planted copy
-
-
-@dataclass(frozen=True)
-class Parameters(base.Parameters):
-    seeds: tuple[int, ...] = (42, 43, 44)         # of the whole runs of `families` and of the local window; one run each
-    window: int = 6                       # W: distances 0 to W, W + 1 keys
-    sigma: float = 0.85                   # exponent of the power law: q(d) ~ d^-(1 + sigma)
-    families: tuple[str, ...] = ("fibonacci/linear",)     # what is compared with the local window in everything
-    others: tuple[str, ...] = ("power_law", "christoffel")        # compared at the first seed, all tokens and the profile's T
-    fractions: tuple[float, ...] = (0.25, 0.5, 1.0)       # training tokens, as shares of a whole run; each with its own cosine
-    lengths: tuple[int, ...] = (128, 512)         # training lengths beside the profile's, tokens
-    length_fraction: float = 0.5          # training tokens of the comparison of lengths, as a share of a whole run
-    sweep_seeds: tuple[int, ...] = (42,)  # seeds of the shorter runs and of the other lengths
-    context: int = 2                      # tokens whose earlier place is looked for (recurrence distance)
-    copy_distances: tuple[int, ...] = (24, 48, 96)        # tokens from a symbol to where it must be said again
-    copy_masks: tuple[str, ...] = ("dense", "local", "fibonacci/linear", "power_law")     # masks of the planted copies
-    copy_steps: int = 300                 # optimiser steps of a planted copy
 
 
 class LongRungs(base.Experiment):
     name = "09_long_rungs"
     title = "Long rungs"
     question = "Where do long rungs pay: at which number of training tokens, at which length, on which text?"
-    Parameters = Parameters
 
     def plan(self, parameters, profile):
         require(1.0 in parameters.fractions, "fractions", parameters.fractions, "shares of a run, 1.0 among them")
@@ -92,7 +75,7 @@ class AtLength:
     def recurrence(self) -> Evaluation:
         """Bins of recurrence distance: what one layer of the local window reaches, then octaves of that."""
         reach = self.own.pattern(self.described("local")[0]).widest
-        return Evaluation.of("recurrence", tokens=self.recipe.profile.evaluation["tokens"], n=self.parameters.context,
+        return Evaluation.of("recurrence", tokens=self.recipe.profile.evaluation_tokens, n=self.parameters.context,
                              edges=recurrence_edges(reach, self.recipe.length))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -14,23 +13,10 @@ from suite.experiments import base
 from suite.experiments.common import Recipe, dense_jobs, ordered
 
 
-@dataclass(frozen=True)
-class Parameters(base.Parameters):
-    sigmas: tuple[float, ...] = (0.5, 0.85, 1.2)  # exponents: q(d) ~ d^-(1 + sigma)
-    budgets: tuple[int, ...] = (32,)      # neighbours a query, itself included
-    draws_sigmas: tuple[float, ...] = (0.85,)     # exponents trained also with the document's draws, at the budget's pairs
-    radius: int = 8                       # local window: distances 0 to radius
-    controls: tuple[str, ...] = ("local",)        # comparators with the attended pairs of each budget
-    layers: int = 0                       # depth; 0: the profile's
-    domains: tuple[str, ...] = ()         # text, trained and evaluated on; empty: the profile's mixture
-    far: int = 0                          # gradient flow between tokens at least this far apart; 0: a quarter of T
-
-
 class PowerLawSigma(base.Experiment):
     name = "04_power_law_sigma"
     title = "Power-law sigma"
     question = "Is there a best exponent of power-law edges, and do they beat a local window of as many keys?"
-    Parameters = Parameters
 
     def plan(self, parameters, profile):
         recipe = Recipe(parameters, profile, parameters.layers, domains=parameters.domains)

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lib.errors import require
 from suite.experiments import base
 from suite.experiments.common import Recipe, dense_jobs, model_labels, ordered
-
-
-@dataclass(frozen=True)
-class Parameters(base.Parameters):
-    windows: tuple[int, ...] = (6,)       # W: distances 0 to W, W + 1 keys
-    models: tuple[str, ...] = ("fibonacci/fixed", "fibonacci/linear", "fibonacci/coprime", "fibonacci/learned",
-                               "pow2/linear")   # base/schedule, each at every window
-    extra: tuple[str, ...] = ("pow2/fixed/6",)    # base/schedule/window, at that window only
-    controls: tuple[str, ...] = ("local", "random_offsets")   # comparators with the attended pairs of `like`
-    like: str = "fibonacci/linear"        # base/schedule whose attended pairs the controls have
+from suite.settings.parameters import Parameters
 
 
 class WindowSweep(base.Experiment):
     name = "01_window_sweep"
     title = "Window sweep"
     question = "Does spreading the rungs over depth lower the loss, and more than a plain window of as many keys does?"
-    Parameters = Parameters
 
     def plan(self, parameters, profile):
         recipe = Recipe(parameters, profile)

@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from lib import paths
-from lib.errors import SuiteError, one_of
+from lib.errors import SuiteError
 from lib.text import duration
 from suite.experiments.base import merged
 from suite.plan import gpus
 from suite.plan.cost import evaluation_flops, peak_bytes, run_flops
 from suite.plan.estimate import Estimator
 from suite.run.database import Database
+from suite.settings.parameters import notebook_names
 
 if TYPE_CHECKING:
     from lib.config import Evaluation, RunConfig
@@ -54,7 +55,7 @@ class NotebookCost:
 
 def notebooks() -> list[str]:
     """Names of the suite's notebooks, in their order."""
-    names = sorted(path.stem for path in paths.NOTEBOOKS.glob("*.ipynb"))
+    names = notebook_names()
     if not names:
         raise SuiteError(f"{paths.NOTEBOOKS} holds no notebooks")
     return names
@@ -63,7 +64,6 @@ def notebooks() -> list[str]:
 def planned(profile: Profile, notebook: str) -> Planned:
     """The notebook at the profile's parameters; longest runs first, equal ones in the experiment's order."""
     from suite.experiments import experiment
-    one_of(notebook, notebooks(), "notebook")
     parameters, own = profile.parameters(notebook), experiment(notebook)
     jobs = sorted(own.plan(parameters, profile), key=work, reverse=True)
     return Planned(notebook, parameters, tuple(jobs), own.alone)

@@ -49,7 +49,7 @@ def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpu
     """
     values = {parameter: value_of(text) for parameter, text in given.items()}
     candidate = build(name, layers=profile.model.layers, heads=profile.model.heads, **values)
-    parameters = Parameters(profile=profile.name, corpus=profile.corpus.folder)
+    parameters = Parameters(profile=profile.name, corpus=profile.corpus.folder, seeds=(42,), tokens=0)
     recipe = Recipe(parameters, profile)
     database = Database(profile.name, corpus)
     patterns, left_out = rivals(candidate, profile, champions(profile, database))

@@ -24,14 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib import paths
-from lib.errors import SuiteError
-from suite.settings.parameters import Declared, parse_cell, plain, validated
+from suite.settings.parameters import KERNEL, declared_in, plain, validated
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-KERNEL = "python3"
-TAG = "parameters"
 START_SECONDS = 120                    # for a kernel to answer, on a busy machine
 DEAD = "the kernel died in cell {cell}; when memory runs out the system ends it like that"
 
@@ -49,25 +46,6 @@ def checked(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """`values` as the notebook's parameters cell declares them. What papermill would let pass is a `SuiteError`."""
     valid = validated(values, declared_in(path), path.name)
     return {name: plain(value) for name, value in valid.items()}
-
-
-def declared_in(path: Path) -> dict[str, Declared]:
-    """What the parameters cell of a notebook declares; the notebook must have the right kernel."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        kernel = content["metadata"].get("kernelspec", {}).get("name")
-        tagged = [cell for cell in content["cells"] if TAG in cell.get("metadata", {}).get("tags", [])]
-    except FileNotFoundError:
-        raise SuiteError(f"{path} does not exist") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise SuiteError(f"{path} is not a notebook of version 4: {error}") from None
-    if kernel != KERNEL:
-        raise SuiteError(f"{path.name}: the kernel is {kernel!r}, it must be {KERNEL!r}: choose 'Python 3' in "
-                         "JupyterLab, and save")
-    if len(tagged) != 1 or tagged[0]["cell_type"] != "code":
-        raise SuiteError(f"{path.name}: {len(tagged)} cells are tagged {TAG!r}, one code cell must be (else papermill "
-                         "puts what it is given above the defaults). In JupyterLab: Property Inspector, Cell Tags")
-    return parse_cell("".join(tagged[0]["source"]), path.name)
 
 
 # The process that executes

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lib.config import RunConfig
+from suite.settings.parameters import notebook_names
 
 if TYPE_CHECKING:
     from suite.experiments.base import Job
@@ -33,9 +34,10 @@ def numbered(runs: Iterable[RunConfig]) -> list[int]:
 
 def with_seeds(profile: Profile, count: int) -> Profile:
     """The profile with the first `count` seeds of each list of seeds."""
-    def cut(parameters: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value[:count] if name.endswith("seeds") else value for name, value in parameters.items()}
-    return replace(profile, notebooks={name: cut(own) for name, own in profile.notebooks.items()})
+    def cut(notebook: str) -> dict[str, Any]:
+        lists = {name: value[:count] for name, value in profile.parameters(notebook) if name.endswith("seeds")}
+        return {**profile.notebooks.get(notebook, {}), **lists}
+    return replace(profile, notebooks={name: cut(name) for name in notebook_names()})
 
 
 def by_need(judgements: Sequence[Any], configurations: Mapping[str, RunConfig]) -> Callable[[Job], int]:

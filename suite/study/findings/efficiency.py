@@ -10,7 +10,8 @@ from suite import published
 from suite.bench import tables
 from suite.bench.counting import blocks, flops
 from suite.bench.rows import Row, select
-from suite.experiments.efficiency import Parameters, measured
+from suite.experiments.efficiency import measured
+from suite.settings.parameters import Parameters
 from suite.settings.profiles import Profile
 from suite.settings.progress import Notebook as Progress
 from suite.settings.progress import display
