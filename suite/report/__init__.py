@@ -26,6 +26,6 @@ def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") 
     corpus: the folder that `CORPUS` names, for the commands on the page and for judging; empty: the offline corpus.
     Raises `SuiteError` for tables or notebooks that are not what the suite writes, naming the file.
     """
-    from suite.report.page import \
+    from suite.report.build import \
         write  # nbconvert and matplotlib are imported only when there is a page to write
     return write(profile, status, corpus)

@@ -1,37 +1,42 @@
-"""What was run, on what and with what: from the experiment database, the profile and the corpus's manifest."""
+"""What was run, on what and with what: from the tables, the experiment database and the corpora's manifests."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
+import os
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import pandas as pd
 
 from lib import paths
 from lib.config import RunConfig
 from lib.errors import SuiteError
+from suite.report import summary
 from suite.run.browse import settings
 from suite.run.database import Database
 from suite.settings import profiles
+
+STORED = ("data", "code", "machine", "device", "threads", "started", "seconds")
 
 
 @dataclass(frozen=True)
 class Run:
     """A row of the appendix: what a fingerprint stands for."""
     fingerprint: str
-    status: str
     config: RunConfig
+    versions: dict[str, str]
+    notebooks: tuple[str, ...]     # whose tables hold its numbers
     data: str                      # fingerprint of the corpus; empty for a synthetic task
     code: str
-    versions: dict[str, str]
     machine: str
     device: str
     threads: int
     started: str
     seconds: float | None
-    tokens_per_s: float | None
-    notebooks: tuple[str, ...]     # whose tables hold its numbers
 
     @property
     def settings(self) -> str:
@@ -41,9 +46,14 @@ class Run:
     def recipe(self) -> list[tuple[str, str]]:
         """The whole configuration, group by group."""
         whole = self.config.to_dict()
-        groups = [("model", whole["model"]), ("train", whole["train"]),
-                  ("data", {"source": self.config.data.source, **dict(self.config.data.parameters)})]
-        return [(name, ", ".join(f"{key}={value}" for key, value in group.items())) for name, group in groups]
+        data = {"source": self.config.data.source, **dict(self.config.data.parameters)}
+        return [(name, ", ".join(f"{key}={value}" for key, value in group.items()))
+                for name, group in (("model", whole["model"]), ("train", whole["train"]), ("data", data))]
+
+    @property
+    def place(self) -> str:
+        """Processor and system, and how the run used them."""
+        return f"{self.machine}; {self.device}, {self.threads} {'thread' if self.threads == 1 else 'threads'} a run"
 
 
 @dataclass(frozen=True)
@@ -60,86 +70,117 @@ class Text:
     @property
     def pieces(self) -> str:
         """What the tokeniser's pieces are."""
-        named = self.manifest["config"].get("tokenizer")
-        return f"pieces of {named}" if named else "byte-level pieces"
+        tokenizer = self.manifest["config"].get("tokenizer")
+        return f"pieces of {tokenizer}" if tokenizer else "byte-level pieces"
 
     @property
     def origins(self) -> list[str]:
         """Of text from the hub: data sets of every domain and of the battery's tasks, with configuration, commit, licence."""
-        read = [(name, own) for name, domain in self.domains.items() for own in domain.get("sources", ())]
-        evaluations = self.manifest.get("evaluations", {})
-        asked = [(f"{task}, {own['items']:,} items", own) for task, own in evaluations.items()]
-
-        def line(what: str, own: dict[str, Any]) -> str:
-            commit = "a copy on this machine" if own["revision"] == "copy" else f"commit {own['revision'][:12]}"
-            where = ", ".join(filter(None, (own["config"], own["split"])))
-            return f"{what}: {own['dataset']} ({where}), {commit}, {own['licence']}"
-        return [line(*one) for one in read + asked]
+        sources = [(name, source) for name, domain in self.domains.items() for source in domain.get("sources", ())]
+        sources += [(f"{task}, {source['items']:,} items", source)
+                    for task, source in self.manifest.get("evaluations", {}).items()]
+        return [f"{what}: {source['dataset']} ({', '.join(filter(None, (source['config'], source['split'])))}), "
+                + ("a copy on this machine" if source["revision"] == "copy" else f"commit {source['revision'][:12]}")
+                + f", {source['licence']}" for what, source in sources]
 
     @property
     def domains(self) -> dict[str, dict[str, Any]]:
-        """documents, tokens and bytes by domain and split; under `removed`, how many copies were left out; of hub text under
-        `sources` where it is from."""
+        """documents, tokens and bytes by domain and split; `removed` is how many documents were left out, `sources` where
+        hub text is from."""
         return self.manifest["domains"]
 
     def tokens(self, split: str) -> int:
         return sum(domain[split]["tokens"] for domain in self.domains.values())
 
 
-def description(profile: str) -> str:
-    """The profile's line about itself."""
-    return str(profiles.parse(profiles.path_of(profile))["description"]).strip()
+@dataclass(frozen=True)
+class Facts:
+    """All that the page says of a profile's runs, corpora and tables. corpus: the folder that `CORPUS` names, or nothing."""
+    profile: str
+    corpus: str
+    table: pd.DataFrame            # see `summary.read_tables`
+    runs: tuple[Run, ...]          # behind the table, in the order in which they were started
+    texts: tuple[Text, ...]        # that the runs read
+
+    @classmethod
+    def read(cls, profile: str, corpus: str, finished: Sequence[str]) -> Facts:
+        """From the tables of the notebooks that are finished.
+
+        Raises `SuiteError` for a run that the database lacks, and for a corpus that is no longer there.
+        """
+        table = summary.read_tables(paths.results(profile), finished)
+        runs = read_runs(profile, table.loc[table["run"] != "", ["run", "experiment"]].drop_duplicates())
+        return cls(profile, corpus, table, runs, read_texts({run.data: None for run in runs if run.data}))
+
+    @property
+    def description(self) -> str:
+        """The profile's line about itself."""
+        return str(profiles.parse(profiles.path_of(self.profile))["description"]).strip()
+
+    @cached_property
+    def fingerprints(self) -> frozenset[str]:
+        return frozenset(run.fingerprint for run in self.runs)
+
+    @property
+    def tables(self) -> list[str]:
+        """The notebooks that have a table."""
+        return list(dict.fromkeys(self.table["experiment"]))
+
+    @property
+    def seconds(self) -> float:
+        """Of training, all runs together."""
+        return sum(run.seconds or 0.0 for run in self.runs)
+
+    @property
+    def versions(self) -> list[dict[str, str]]:
+        """Those that the runs were made with; several mean that the runs were made under several conditions."""
+        return [dict(versions) for versions in dict.fromkeys(tuple(run.versions.items()) for run in self.runs)]
+
+    @property
+    def machines(self) -> list[str]:
+        return list(dict.fromkeys(run.place for run in self.runs))
+
+    def command(self, target: str, **more: str) -> str:
+        """The command that makes this again, as one types it in the repository's folder; `more` are make's variables."""
+        folder = shlex.quote(os.path.relpath(self.corpus, paths.ROOT)) if self.corpus else ""
+        variables = {**more, "PROFILE": self.profile, "CORPUS": folder}
+        return " ".join(["make", target, *(f"{key}={value}" for key, value in variables.items() if value)])
+
+    def series_of(self, notebook: str) -> list[tuple[str, list[tuple[int, str]]]]:
+        """The series of a notebook's table, as it orders them: name, and seed and fingerprint of each run."""
+        rows = self.table[(self.table["experiment"] == notebook) & (self.table["run"] != "")]
+        series: dict[str, dict[tuple[int, str], None]] = {}
+        for _, row in rows.drop_duplicates(["series", "window", "setting", "run"]).iterrows():
+            name = ", ".join(filter(None, (row["series"], summary.settings(row))))
+            series.setdefault(name, {})[int(row["seed"]), str(row["run"])] = None
+        return [(name, list(runs)) for name, runs in series.items()]
 
 
-def runs_of(profile: str, notebooks: dict[str, Sequence[str]]) -> list[Run]:
-    """The runs behind the tables, in the order in which they were started. `notebooks`: by fingerprint, who shows it.
-
-    Raises `SuiteError` for a run that a table names and the database does not have.
-    """
-    if not notebooks:
-        return []
+def read_runs(profile: str, shown: pd.DataFrame) -> tuple[Run, ...]:
+    """The runs that tables name, in the order in which they were started. shown: columns `run` and `experiment`."""
+    if shown.empty:
+        return ()
+    notebooks = shown.groupby("run", sort=False)["experiment"].agg(tuple)
     database = Database(profile, create=False)
     try:
-        rows = {run: database.facts(run) for run in notebooks}
+        rows = {run: database.facts(run) for run in notebooks.index}
     finally:
         database.close()
-    unknown = sorted(run for run, row in rows.items() if row is None)
-    if unknown:
+    if unknown := sorted(run for run, row in rows.items() if row is None):
         raise SuiteError(f"{paths.results(profile)} names runs that {paths.database(profile)} does not have: "
                          f"{', '.join(unknown)}; delete the tables and run the report again")
-    return sorted((_run(row, notebooks[run]) for run, row in rows.items()), key=lambda r: (r.started, r.fingerprint))
+    runs = [Run(run, RunConfig.from_dict(json.loads(row["config"])), json.loads(row["versions"]), notebooks[run],
+                **{name: row[name] for name in STORED}) for run, row in rows.items()]
+    return tuple(sorted(runs, key=lambda run: (run.started, run.fingerprint)))
 
 
-def _run(row: sqlite3.Row, notebooks: Sequence[str]) -> Run:
-    return Run(row["run"], row["status"], RunConfig.from_dict(json.loads(row["config"])), row["data"], row["code"],
-               json.loads(row["versions"]), row["machine"], row["device"], row["threads"], row["started"], row["seconds"],
-               row["tokens_per_s"], tuple(notebooks))
-
-
-def distinct(values: Iterable[Any]) -> list[Any]:
-    """Each value once, in order; several mean that the runs were made under several conditions, and the page says so."""
-    found: list[Any] = []
-    for value in values:
-        if value not in found:
-            found.append(value)
-    return found
-
-
-def machine(run: Run) -> str:
-    """Processor and system, and how the run used them."""
-    return f"{run.machine}; {run.device}, {run.threads} {'thread' if run.threads == 1 else 'threads'} a run"
-
-
-def texts(runs: Iterable[Run]) -> list[Text]:
-    """The corpora that the runs read. Raises `SuiteError` for one that is no longer there."""
+def read_texts(wanted: Iterable[str]) -> tuple[Text, ...]:
+    """The corpora with these fingerprints. Raises `SuiteError` for one that is no longer there."""
     from lib.data import Corpus
-    wanted = distinct(run.data for run in runs if run.data)
-    there = {}
-    for manifest in sorted(paths.corpora().glob("[!.]*/manifest.json")) if wanted else ():
-        corpus = Corpus(manifest.parent)
-        there[corpus.fingerprint] = Text(corpus.fingerprint, corpus.manifest)
+    corpora = [Corpus(manifest.parent) for manifest in sorted(paths.corpora().glob("[!.]*/manifest.json"))]
+    there = {corpus.fingerprint: Text(corpus.fingerprint, corpus.manifest) for corpus in corpora}
     for fingerprint in wanted:
         if fingerprint not in there:
             raise SuiteError(f"no corpus in {paths.corpora()} has the fingerprint {fingerprint} that runs were trained on; "
                              "run the report again, it is built anew")
-    return [there[fingerprint] for fingerprint in wanted]
+    return tuple(there[fingerprint] for fingerprint in wanted)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import pydantic
 from markupsafe import Markup
 
 from lib import paths
 from lib.errors import SuiteError
 from lib.files import write_atomically
-from suite.report.markup import slug
-from suite.report.render import Section
+from suite.report.html import slug
 
 if TYPE_CHECKING:
     from suite.claims import Judgement
@@ -35,17 +35,19 @@ WIDE, HIGH = 132, 14          # of the small picture of an interval, pixels
 
 @dataclass(frozen=True)
 class Row:
-    """A claim as the template sees it."""
+    """A claim as the template sees it. elsewhere: (profile, verdict) where it was judged too."""
     judgement: Judgement
-    anchor: str                                    # of the section that holds the evidence
-    place: str                                     # what the link to it says
-    elsewhere: tuple[tuple[str, str], ...]         # (profile, verdict) where it was judged too
+    elsewhere: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def anchor(self) -> str:
+        """Of the heading that the evidence stands under."""
+        return f"{self.judgement.claim.notebook}-{slug(self.judgement.claim.section)}"
 
     @property
     def value(self) -> str:
         """The effect alone, without its unit; empty: there is none."""
-        own = self.judgement
-        return "" if own.effect is None else written(own.effect, digits(own))
+        return "" if self.judgement.effect is None else written(self.judgement.effect, digits(self.judgement))
 
     @property
     def why(self) -> str:
@@ -55,8 +57,8 @@ class Row:
 
     @property
     def interval(self) -> str:
-        own = self.judgement
-        return "" if own.low is None else f"{written(own.low, digits(own))} to {written(own.high, digits(own))}"
+        low, high = self.judgement.low, self.judgement.high
+        return "" if low is None else f"{written(low, digits(self.judgement))} to {written(high, digits(self.judgement))}"
 
     @property
     def p(self) -> str:
@@ -65,23 +67,19 @@ class Row:
     @property
     def held_back(self) -> bool:
         """Whether the interval alone would decide, but not after the correction for all that the ledger asks."""
-        own = self.judgement
-        return own.verdict == "undecided" and own.low is not None and own.claim.region.side(own) is not None
+        judgement = self.judgement
+        return (judgement.verdict == "undecided" and judgement.low is not None
+                and judgement.claim.region.side(judgement) is not None)
 
     @property
     def published(self) -> str:
         """The published value with its unit; empty: there is none."""
-        own = self.judgement.claim.published
-        return "" if own is None else f"{written(own.value, None)} {own.unit}".strip()
-
-    @property
-    def source(self) -> str:
-        return self.judgement.claim.published.source
+        value = self.judgement.claim.published
+        return "" if value is None else f"{written(value.value, None)} {value.unit}".strip()
 
     @property
     def plot(self) -> Markup:
-        """A point, its interval and zero on one line, what the claim says shaded; the numbers stand beside it. Empty: no
-        interval."""
+        """A point, its interval and zero on one line, what the claim says shaded; empty where there is no interval."""
         own, region = self.judgement, self.judgement.claim.region
         if own.low is None or own.high <= own.low:
             return Markup("")
@@ -108,7 +106,7 @@ class Document:
 
     @property
     def counts(self) -> dict[str, int]:
-        return counts(row.judgement for row in self.rows)
+        return counts(self.rows)
 
 
 def judged(profile: str, folder: str, finished: Sequence[str]) -> list[Judgement]:
@@ -118,16 +116,66 @@ def judged(profile: str, folder: str, finished: Sequence[str]) -> list[Judgement
     from suite.settings import profiles
     loaded = profiles.load(profile, folder)
     corpus = existing(loaded.corpus)
-    return [finite(own) for own in claims.judge(loaded, corpus, finished)] if corpus is not None else []
+    return [finite(judgement) for judgement in claims.judge(loaded, corpus, finished)] if corpus is not None else []
 
 
-def finite(own: Judgement) -> Judgement:
-    """The judgement; one whose numbers are none (nan, infinite) is no verdict, and is shown as failed."""
-    numbers = [value for value in (own.effect, own.low, own.high, own.p) if value is not None]
+def finite(judgement: Judgement) -> Judgement:
+    """The judgement; one whose numbers are NaN or infinite is no verdict, and is shown as failed."""
+    numbers = [n for n in (judgement.effect, judgement.low, judgement.high, judgement.p) if n is not None]
     if all(map(math.isfinite, numbers)):
-        return own
-    found = ", ".join(str(value) for value in numbers)
-    return replace(own, verdict="failed", effect=None, low=None, high=None, p=None, sentence=f"The measure gave {found}.")
+        return judgement
+    return replace(judgement, verdict="failed", effect=None, low=None, high=None, p=None,
+                   sentence=f"The measure gave {', '.join(map(str, numbers))}.")
+
+
+def documents(rows: Iterable[Row]) -> list[Document]:
+    """The rows by document."""
+    rows = list(rows)
+    found = [Document(name, *titles, tuple(row for row in rows if row.judgement.claim.document == name))
+             for name, titles in DOCUMENTS.items()]
+    return [document for document in found if document.rows]
+
+
+def counts(rows: Iterable[Row]) -> dict[str, int]:
+    """How many have each verdict, in the order of `VERDICTS`; failed ones only where there are any."""
+    found = Counter(row.judgement.verdict for row in rows)
+    return {name: found[name] for name in VERDICTS if found[name] or name != "failed"}
+
+
+def digits(judgement: Judgement) -> int | None:
+    """Decimals that show where the interval's ends lie; None for a number without an interval: four significant digits."""
+    width = judgement.high - judgement.low if judgement.low is not None else 0.0
+    return min(5, max(0, 1 - math.floor(math.log10(width)))) if width > 0 else None
+
+
+def written(value: float, decimals: int | None) -> str:
+    """A number as the page writes it, with a true minus sign. decimals None: four significant digits, no trailing zero."""
+    if decimals is not None or value == int(value):
+        text = f"{value:z,.{decimals or 0}f}"
+    else:
+        text = f"{value:z,.{min(8, max(0, 3 - math.floor(math.log10(abs(value)))))}f}"
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+    return text.replace("-", "\u2212")
+
+
+# ledger.json
+
+class Entry(pydantic.BaseModel):
+    """What another profile's page needs of a claim in ledger.json (`suite.claims.as_json`)."""
+    identifier: str
+    rule: str
+    verdict: str
+
+    @pydantic.field_validator("verdict")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in VERDICTS:
+            raise ValueError(f"{value!r} is no verdict")
+        return value
+
+
+def path_of(profile: str) -> Path:
+    return paths.report(profile) / "ledger.json"
 
 
 def write(profile: str, judgements: Sequence[Judgement]) -> None:
@@ -139,88 +187,38 @@ def write(profile: str, judgements: Sequence[Judgement]) -> None:
     write_atomically(paths.results(profile) / "claims.csv", table.encode())
 
 
-def path_of(profile: str) -> Path:
-    return paths.report(profile) / "ledger.json"
+def read(path: Path) -> list[Entry]:
+    """The entries of a ledger.json; a `SuiteError` names what is wrong with it."""
+    try:
+        entries = pydantic.TypeAdapter(list[Entry]).validate_json(path.read_bytes())
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise SuiteError(f"{path.name}: {': '.join([*map(str, first['loc']), first['msg']])}") from None
+    if len({entry.identifier for entry in entries}) < len(entries):
+        raise SuiteError(f"{path.name} has a claim twice")
+    return entries
 
 
-def documents(judgements: Sequence[Judgement], sections: Mapping[str, Section],
-              others: Mapping[str, Mapping[str, str]]) -> list[Document]:
-    """The rows by document; `sections` by notebook, `others` are verdicts by profile and claim (`verdicts_of_others`)."""
-    rows = {name: [_row(own, sections, others) for own in judgements if own.claim.document == name] for name in DOCUMENTS}
-    return [Document(name, *titles, tuple(rows[name])) for name, titles in DOCUMENTS.items() if rows[name]]
-
-
-def _row(own: Judgement, sections: Mapping[str, Section], others: Mapping[str, Mapping[str, str]]) -> Row:
-    section = sections.get(own.claim.notebook)
-    found = {identifier: text for identifier, text, _ in section.headings} if section is not None else {}
-    anchor = f"{own.claim.notebook}-{slug(own.claim.section)}"
-    elsewhere = tuple((name, verdicts[own.claim.id]) for name, verdicts in others.items() if own.claim.id in verdicts)
-    if anchor in found:
-        return Row(own, anchor, found[anchor], elsewhere)
-    return Row(own, own.claim.notebook if section is not None else "", own.claim.notebook, elsewhere)
-
-
-def counts(judgements: Any) -> dict[str, int]:
-    """How many have each verdict, in the order of `VERDICTS`; failed ones only where there are any."""
-    found = Counter(own.verdict for own in judgements)
-    return {name: found[name] for name in VERDICTS if found[name] or name != "failed"}
-
-
-def digits(own: Judgement) -> int | None:
-    """Decimals that show where the interval's ends lie; None for a number without an interval: four significant digits."""
-    width = own.high - own.low if own.low is not None else 0.0
-    return min(5, max(0, 1 - math.floor(math.log10(width)))) if width > 0 else None
-
-
-def written(value: float, decimals: int | None) -> str:
-    """A number as the page writes it, with a true minus sign."""
-    if decimals is None:
-        decimals = 0 if value == int(value) else max(0, 3 - math.floor(math.log10(abs(value))))
-        text = f"{value:z,.{min(decimals, 8)}f}"
-        return (text.rstrip("0").rstrip(".") if "." in text else text).replace("-", "\u2212")
-    return f"{value:z,.{decimals}f}".replace("-", "\u2212")
-
-
-# Other profiles
-
-def verdicts_of_others(profile: str, judgements: Sequence[Judgement]) -> tuple[dict[str, dict[str, str]], list[str]]:
+def verdicts_of_others(profile: str, judgements: Collection[Judgement]) -> tuple[dict[str, Mapping[str, str]], list[str]]:
     """Verdicts by profile and claim from the other profiles' ledger.json, and a note on each that is left out.
 
     A verdict counts only if its rule was the present one; what a profile did not test is not shown.
     """
-    rules = {own.claim.id: own.claim.rule for own in judgements}
-    found, notes = {}, []
+    rules = {judgement.claim.id: judgement.claim.rule for judgement in judgements}
+    found: dict[str, Mapping[str, str]] = {}
+    notes = []
     for path in sorted(paths.outputs().glob("*/report/ledger.json")):
         name = path.parent.parent.name
         if name == profile:
             continue
         try:
-            entries = read(path)
+            known = [entry for entry in read(path) if entry.identifier in rules]
         except SuiteError as error:
             notes.append(f"The verdicts of profile {name} are left out: {error}.")
             continue
-        alike = [entry for entry in entries if rules.get(entry["identifier"]) == entry["rule"]]
-        changed = sum(entry["identifier"] in rules for entry in entries) - len(alike)
-        if changed:
+        alike = [entry for entry in known if entry.rule == rules[entry.identifier]]
+        if changed := len(known) - len(alike):
             notes.append(f"{changed} {'verdict' if changed == 1 else 'verdicts'} of profile {name} "
                          f"{'is' if changed == 1 else 'are'} left out: by an earlier rule.")
-        found[name] = {entry["identifier"]: entry["verdict"] for entry in alike if entry["verdict"] != "not tested"}
+        found[name] = {entry.identifier: entry.verdict for entry in alike if entry.verdict != "not tested"}
     return found, notes
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """The entries of a ledger.json; a `SuiteError` names what is wrong with it."""
-    try:
-        entries = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise SuiteError(f"{path.name} is not JSON ({error})") from None
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise SuiteError(f"{path.name} is not a list of claims")
-    for entry in entries:
-        if not all(isinstance(entry.get(key), str) for key in ("identifier", "rule", "verdict")):
-            raise SuiteError(f"{path.name} has a claim without identifier, rule or verdict")
-        if entry["verdict"] not in VERDICTS:
-            raise SuiteError(f"{path.name} has the verdict {entry['verdict']!r} for {entry['identifier']}")
-    if len({entry["identifier"] for entry in entries}) < len(entries):
-        raise SuiteError(f"{path.name} has a claim twice")
-    return entries

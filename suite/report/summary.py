@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +11,14 @@ import pandas as pd
 
 from lib.errors import SuiteError
 from suite.experiments.base import COLUMNS
+from suite.study.stats import mean_over_runs, sample_std
 
-_NUMBERS = ("seed", "train_length", "train_tokens", "parameters", "pairs", "keys_per_query", "length", "position", "layer",
-            "step", "value", "run_seconds", "run_tokens_per_s", "run_peak_memory_mib")
+_NUMBERS = ["seed", "train_length", "train_tokens", "parameters", "pairs", "keys_per_query", "length", "position", "layer",
+            "step", "value", "run_seconds", "run_tokens_per_s", "run_peak_memory_mib"]
+_PART = ["position", "layer", "step"]                                # empty in a measure of whole windows after training
 _LABELS = ["series", "role", "pattern", "family", "base", "schedule", "window", "setting"]
 _SHOWN = ["experiment", "run", "series", "window", "setting"]        # a row of each is enough to list it
 ROWS = 100_000          # of a table that are read at a time
-_RECIPE = ["train_length", "train_tokens"]
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,40 @@ class Series:
     train_length: int
     train_tokens: int
     tokens_per_s: float                   # mean over the runs
-    seeds: tuple[int, ...]
-    runs: tuple[str, ...]                 # fingerprints, in the order of the seeds
+    runs: tuple[tuple[int, str], ...]     # (seed, fingerprint), by seed
+    losses: tuple[float, ...]             # mean over domains of each run, nats a token
     perplexity: dict[str, float]          # by domain, mean over seeds (of the loss)
-    mean: float                           # exp of the mean loss over domains and seeds
-    spread: float | None                  # sample standard deviation over seeds of a run's mean; None with one seed
     notebooks: tuple[str, ...]
+
+    @property
+    def mean(self) -> float:
+        """exp of the mean loss over domains and seeds."""
+        return float(np.exp(np.mean(np.log(list(self.perplexity.values())))))
+
+    @property
+    def spread(self) -> float | None:
+        """Sample standard deviation over seeds of a run's mean; None with one seed."""
+        return sample_std(np.exp(self.losses)) if len(self.losses) > 1 else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Student's interval of the mean loss over seeds, as perplexities; None with one seed."""
+        if len(self.losses) < 2:
+            return None
+        interval = mean_over_runs(self.losses)
+        return float(np.exp(interval.low)), float(np.exp(interval.high))
+
+    @property
+    def recipe(self) -> str:
+        """What a series must share with another to be compared."""
+        return (f"{self.train_tokens / 1e6:.2f} M tokens, windows of {self.train_length}, "
+                f"{self.parameters / 1e6:.2f} M parameters")
+
+    def comparable(self, other: Series) -> bool:
+        """The same text, training length and tokens, and a model of the same size within 2 %."""
+        return ((self.train_length, self.train_tokens) == (other.train_length, other.train_tokens)
+                and set(self.perplexity) == set(other.perplexity)
+                and abs(self.parameters - other.parameters) <= 0.02 * other.parameters)
 
 
 def read_tables(folder: Path, notebooks: Iterable[str]) -> pd.DataFrame:
@@ -56,43 +84,38 @@ def read_tables(folder: Path, notebooks: Iterable[str]) -> pd.DataFrame:
 
 def _read(path: Path) -> pd.DataFrame:
     try:
-        # A fingerprint such as 12e4567... is no number.
+        # All is text at first: a fingerprint such as 12e4567... is no number.
         with pd.read_csv(path, dtype=str, keep_default_na=False, chunksize=ROWS) as parts:
-            table = _kept(pd.concat([_kept(_complete(part, path)) for part in parts], ignore_index=True))
-        numbers = {name: pd.to_numeric(table[name].replace("", np.nan)) for name in _NUMBERS}
-        return table.assign(**numbers).reset_index(drop=True)
-    except SuiteError:
-        raise
+            kept = []
+            for part in parts:
+                if missing := [column for column in COLUMNS if column not in part.columns]:
+                    raise ValueError(f"no column {', '.join(missing)}")
+                kept.append(_kept(part))
+        table = _kept(pd.concat(kept, ignore_index=True)).reset_index(drop=True)
+        return table.assign(**{name: pd.to_numeric(table[name].replace("", np.nan)) for name in _NUMBERS})
     except ValueError as error:
         raise SuiteError(f"{path}: {str(error).strip()}; delete the file and run the report again") from error
 
 
-def _complete(table: pd.DataFrame, path: Path) -> pd.DataFrame:
-    missing = [column for column in COLUMNS if column not in table.columns]
-    if missing:
-        raise SuiteError(f"{path}: no column {', '.join(missing)}; delete the file and run the report again")
-    return table
-
-
 def _kept(table: pd.DataFrame) -> pd.DataFrame:
     """Of a table of text: before its numbers are read, since most rows go."""
-    whole = (table[["position", "layer", "step"]] == "").all(axis=1)
-    return table[_perplexity(table) & whole | ~table.duplicated(_SHOWN)]
+    return table[_perplexity(table) & (table[_PART] == "").all(axis=1) | ~table.duplicated(_SHOWN)]
 
 
 def _perplexity(table: pd.DataFrame) -> pd.Series:
     return (table["measure"] == "perplexity") & (table["variant"] == "") & (table["split"] != "")
 
 
-def whole_windows(table: pd.DataFrame) -> pd.Series:
-    """Which rows are perplexities of the unchanged model after the last step, at any length."""
-    return _perplexity(table) & table[["position", "layer", "step"]].isna().all(axis=1)
+def whole_windows(table: pd.DataFrame) -> pd.DataFrame:
+    """The perplexities of the unchanged model after the last step, at any length; without a length, at the training length."""
+    rows = table[_perplexity(table) & table[_PART].isna().all(axis=1)]
+    return rows.assign(length=rows["length"].fillna(rows["train_length"]))
 
 
 def perplexities(table: pd.DataFrame) -> pd.DataFrame:
     """One row a run and domain: perplexity of the unchanged model at its training length, after the last step."""
-    at_length = table["length"].isna() | (table["length"] == table["train_length"])
-    rows = table[whole_windows(table) & at_length]
+    rows = whole_windows(table)
+    rows = rows[rows["length"] == rows["train_length"]]
     return rows.drop_duplicates(["run", "split"])           # an experiment that shares the run tells the same number
 
 
@@ -101,38 +124,36 @@ def series_of(table: pd.DataFrame) -> list[Series]:
     rows = perplexities(table)
     if rows.empty:
         return []
-    labels = rows.drop_duplicates("run").set_index("run")[_LABELS]
-    rows = rows.drop(columns=_LABELS).join(labels, on="run")
-    rows = rows.join(rows.groupby("run")["split"].agg(lambda own: " ".join(sorted(own))).rename("text"), on="run")
+    first = rows.drop_duplicates("run").set_index("run")[_LABELS]
+    texts = rows.groupby("run")["split"].agg(lambda domains: " ".join(sorted(domains))).rename("text")
+    rows = rows.drop(columns=_LABELS).join(first, on="run").join(texts, on="run")
     notebooks = table.groupby("run")["experiment"].unique()
-    alike = [*_LABELS, *_RECIPE, "parameters", "pairs", "text"]
-    found = [_series(group, notebooks) for _, group in rows.groupby(alike, sort=False)]
-    return sorted(found, key=lambda s: (s.train_length, s.train_tokens, s.mean, s.name))
+    alike = [*_LABELS, "train_length", "train_tokens", "parameters", "pairs", "text"]
+    series = [_series(group, notebooks) for _, group in rows.groupby(alike, sort=False)]
+    return sorted(series, key=lambda s: (s.train_length, s.train_tokens, s.mean, s.name))
 
 
 def _series(group: pd.DataFrame, notebooks: pd.Series) -> Series:
-    first = group.iloc[0]
+    first, loss = group.iloc[0], np.log(group.set_index(["run", "split"])["value"])
     runs = group.drop_duplicates("run").sort_values("seed", kind="stable")
-    loss = np.log(group.set_index(["run", "split"])["value"])
-    by_run = np.exp(loss.groupby(level="run").mean()).reindex(runs["run"]).tolist()
-    by_domain = np.exp(loss.groupby(level="split").mean())
     return Series(
-        name=first["series"] or first["pattern"], role=first["role"], family=first["family"], pattern=first["pattern"],
-        settings=settings(first), pairs=float(first["pairs"]), keys_per_query=float(first["keys_per_query"]),
-        parameters=int(first["parameters"]), train_length=int(first["train_length"]),
-        train_tokens=int(first["train_tokens"]), tokens_per_s=float(runs["run_tokens_per_s"].mean()),
-        seeds=tuple(int(s) for s in runs["seed"]), runs=tuple(runs["run"]),
-        perplexity={str(k): float(v) for k, v in by_domain.items()}, mean=float(np.exp(by_domain.map(np.log).mean())),
-        spread=statistics.stdev(by_run) if len(by_run) > 1 else None,
+        name=first["series"] or first["pattern"], settings=settings(first),
+        pairs=float(first["pairs"]), keys_per_query=float(first["keys_per_query"]),
+        **{name: first[name] for name in ("role", "family", "pattern")},
+        **{name: int(first[name]) for name in ("parameters", "train_length", "train_tokens")},
+        tokens_per_s=float(runs["run_tokens_per_s"].mean()),
+        runs=tuple((int(seed), str(run)) for seed, run in zip(runs["seed"], runs["run"], strict=True)),
+        losses=tuple(loss.groupby(level="run").mean().reindex(runs["run"])),
+        perplexity={str(domain): float(np.exp(own)) for domain, own in loss.groupby(level="split").mean().items()},
         notebooks=tuple(sorted({name for run in runs["run"] for name in notebooks[run]})))
 
 
 def settings(row: pd.Series) -> str:
     """Window and the other settings that tell a series from its neighbours; base and schedule are in its name."""
     window = str(row["window"])
-    if window:
-        window = f"W={float(window):g}" if window.replace(".", "", 1).isdigit() else f"W={window}"
-    return " ".join(part for part in (window, str(row["setting"])) if part)
+    if window.replace(".", "", 1).isdigit():
+        window = f"{float(window):g}"
+    return " ".join(filter(None, (f"W={window}" if window else "", str(row["setting"]))))
 
 
 def domains(series: Sequence[Series]) -> list[str]:
@@ -145,17 +166,10 @@ def without_perplexity(table: pd.DataFrame) -> int:
     return len(set(table["run"]) - set(perplexities(table)["run"]) - {""})
 
 
-def recipes(series: Sequence[Series]) -> list[list[Series]]:
-    """Series that may be compared: the same text, training length and tokens, and a model of the same size within 2 %."""
-    groups: list[list[Series]] = []
+def groups(series: Sequence[Series]) -> list[list[Series]]:
+    """Series that may be compared (`Series.comparable`)."""
+    found: list[list[Series]] = []
     for one in series:
-        for group in groups:
-            like = group[0]
-            if (one.train_length, one.train_tokens) == (like.train_length, like.train_tokens) \
-                    and set(one.perplexity) == set(like.perplexity) \
-                    and abs(one.parameters - like.parameters) <= 0.02 * like.parameters:
-                group.append(one)
-                break
-        else:
-            groups.append([one])
-    return groups
+        group = next((group for group in found if one.comparable(group[0])), None)
+        group.append(one) if group is not None else found.append([one])
+    return found

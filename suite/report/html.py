@@ -1,0 +1,294 @@
+"""Text of notebooks and documents as HTML: Markdown with mathematics, made safe, and readable with a screen reader.
+
+What notebooks and corpora hold is data on the page: `safe` keeps what shows something and drops what runs or loads.
+`tidy` then fits a fragment into its section: headings, links, pictures and tables.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+
+import nh3
+from bs4 import BeautifulSoup, NavigableString, Tag
+from latex2mathml.converter import convert
+from markdown_it import MarkdownIt
+from mdit_py_plugins.amsmath import amsmath_plugin
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+
+_NAMESPACE = "http://www.w3.org/1998/Math/MathML"
+# MathML elements that latex2mathml writes, with the number of children of those that have a fixed one.
+_MATHML = {"mfrac": 2, "mroot": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder": 2, "mover": 2, "munderover": 3,
+           **dict.fromkeys(("math", "mrow", "mi", "mn", "mo", "ms", "mtext", "mspace", "mstyle", "msqrt", "mtable", "mtr",
+                            "mlabeledtr", "mtd", "mpadded", "mphantom", "menclose", "mmultiscripts", "mprescripts", "none"))}
+_MATHML_ATTRIBUTES = {"display", "alttext", "mathvariant", "mathsize", "displaystyle", "scriptlevel", "stretchy", "fence",
+                      "form", "separator", "accent", "movablelimits", "minsize", "maxsize", "width", "height", "depth",
+                      "lspace", "rspace", "linethickness", "notation", "columnalign", "columnspacing", "columnlines",
+                      "rowalign", "rowspacing", "rowlines"}
+_VERBATIM = ("code", "pre", "math", "kbd", "samp")           # a dollar in these is no formula
+_HEADINGS = re.compile(r"h[1-6]")
+_NUMBER = re.compile(r"[-+\u2212]?[\d,\u202f]+(?:\.\d+)?(?:e[-+]?\d+)?\s*(?:%|\u00d7|x)?(?:\s*\u00b1\s*[\d.,]+)?|nan|inf",
+                     re.IGNORECASE)
+_RUN = re.compile(r"[0-9a-f]{16}")
+
+
+# Markdown and mathematics
+
+def mathml(tex: str, block: bool = False) -> str:
+    """MathML of `tex` (without delimiters); its source where the converter fails or leaves a command it does not know."""
+    try:
+        converted = convert(tex.strip(), display="block" if block else "inline")
+        complete = all(map(_complete, ElementTree.fromstring(converted).iter()))
+    except Exception:                # the converter raises whatever its parser meets, IndexError and KeyError included
+        complete = False
+    if not complete:
+        delimiter = "$$" if block else "$"
+        return f'<code class="tex">{delimiter}{html.escape(tex, quote=False)}{delimiter}</code>'
+    return converted.replace(f' xmlns="{_NAMESPACE}"', f' alttext="{html.escape(tex.strip())}"', 1)
+
+
+def _complete(element: ElementTree.Element) -> bool:
+    """Whether a fraction or script has its parts and no unknown command is left."""
+    children = _MATHML.get(element.tag.rpartition("}")[2])
+    return children in (None, len(element)) and not re.match(r"\s*\\[A-Za-z]", element.text or "")
+
+
+def _parser(preset: str, *rules: str) -> MarkdownIt:
+    parser = MarkdownIt(preset, {"html": True}).enable(list(rules))
+    parser.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, double_inline=True,
+               renderer=lambda tex, how: mathml(tex, how["display_mode"]))
+    parser.use(amsmath_plugin, renderer=lambda tex: mathml(tex, block=True))
+    parser.validateLink = lambda address: True               # `safe` decides
+    return parser
+
+
+_MARKDOWN, _FORMULAS = _parser("commonmark", "table", "strikethrough"), _parser("zero")
+
+
+def markdown(text: str) -> str:
+    """HTML of Markdown, formulas as MathML, code spans and blocks untouched. Not safe: it holds the HTML of the text."""
+    return _MARKDOWN.render(text)
+
+
+def formulas(text: str) -> str:
+    """HTML of plain text with its formulas converted."""
+    return _FORMULAS.render(text)
+
+
+# Safety
+
+def _allowed(tag: str, name: str, value: str) -> str | None:
+    """The attribute's value; None drops it: a picture is embedded, and a link leads to the web or to a place of the page."""
+    dropped = not value.startswith("data:image/") if name == "src" else name == "href" and value.startswith("data:")
+    return None if dropped else value
+
+
+_CLEANER = nh3.Cleaner(
+    tags=(nh3.ALLOWED_TAGS | set(_MATHML) | {"tfoot"}) - {"area", "map"},
+    clean_content_tags={"script", "style", "svg", "iframe", "object", "template", "noscript", "textarea", "select", "title"},
+    attributes={"*": {"class", "id", "style"}, "a": {"href", "title"}, "abbr": {"title"}, "img": {"src", "alt", "width"},
+                "details": {"open"}, "ol": {"start"}, "div": {"data-claim"}, "td": {"colspan", "rowspan"},
+                "th": {"colspan", "rowspan"}, **dict.fromkeys(_MATHML, _MATHML_ATTRIBUTES)},
+    attribute_filter=_allowed, url_schemes={"http", "https", "mailto", "data"}, link_rel=None,
+    filter_style_properties={"color", "background-color", "text-align", "font-weight", "font-style"})
+
+
+def safe(fragment: str) -> str:
+    """The fragment without anything that runs or loads: scripts, event attributes, frames, forms, resources from elsewhere."""
+    return _CLEANER.clean(fragment)
+
+
+# A fragment in its section
+
+@dataclass(frozen=True)
+class Heading:
+    anchor: str
+    text: str
+    level: int                               # 3 or more
+
+
+@dataclass(frozen=True)
+class Tidied:
+    """A fragment for the page. question: HTML of the first paragraph if all of it is bold. anchors: identifiers in it."""
+    html: str
+    question: str
+    headings: tuple[Heading, ...]
+    anchors: frozenset[str]
+
+
+def tidy(fragment: str, prefix: str, runs: Collection[str] = (), anchors: Collection[str] = (),
+         claims: Mapping[str, str] | None = None) -> Tidied:
+    """The fragment made safe and fit for a section whose heading is an h2 with the identifier `prefix`.
+
+    Headings start at h3 and skip no level; identifiers begin with the prefix. Every image has alternative text, a figure a
+    link to how it was made (`made_of`), a table a caption, scopes and a box to scroll in. Links lead to the web, to one of
+    the page's `anchors` (`03_extrapolation`, `audit-row-12`) or to one of its `runs`; other links become plain text. What a
+    notebook said of a claim gives way to what the ledger says: `claims`, HTML by identifier.
+    """
+    soup = BeautifulSoup(safe(fragment), "html.parser")
+    _convert_formulas(soup)
+    headings = _order_headings(soup, prefix)
+    here = frozenset(str(tag["id"]) for tag in soup.find_all(id=True))
+    for link in soup.find_all("a", href=True):
+        _mend_link(link, prefix, here.union(anchors))
+    for number, image in enumerate(soup.find_all("img"), start=1):
+        _describe(image, number, soup)
+    for figure in soup.find_all("figure"):
+        _trace(figure, soup, prefix)
+    for table in soup.find_all("table"):
+        dress(table, soup, runs)
+    first = soup.find("p")
+    bold = first.find("strong") if first else None
+    question = bold.decode_contents() if bold and bold.get_text(strip=True) == first.get_text(strip=True) else ""
+    for box in soup.select("[data-claim]"):
+        if box["data-claim"] in (claims or {}):
+            box.replace_with(BeautifulSoup(claims[box["data-claim"]], "html.parser"))
+    return Tidied(str(soup), question, headings, here)
+
+
+def made_of(prefix: str) -> str:
+    """The identifier of the block of a notebook's section that says how it was made."""
+    return f"{prefix}-made"
+
+
+def slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
+
+
+def _convert_formulas(soup: BeautifulSoup) -> None:
+    """Formulas in the text of HTML that a notebook displays, a table say; those of Markdown are converted already."""
+    for node in soup.find_all(string=re.compile(r"\$")):
+        if type(node) is NavigableString and not any(parent.name in _VERBATIM for parent in node.parents):
+            node.replace_with(BeautifulSoup(_FORMULAS.renderInline(str(node)), "html.parser"))
+
+
+def _order_headings(soup: BeautifulSoup, prefix: str) -> tuple[Heading, ...]:
+    """Levels of headings put in order, and every identifier made the page's own."""
+    previous, used, headings = 2, {prefix, made_of(prefix)}, []
+
+    def unused(name: str) -> str:
+        base = f"{prefix}-{slug(name)}"
+        identifier = next(name for n in count(1) if (name := base if n == 1 else f"{base}-{n}") not in used)
+        used.add(identifier)
+        return identifier
+    for tag in soup.find_all(lambda tag: _HEADINGS.fullmatch(tag.name) or tag.has_attr("id")):
+        text = tag.get_text(" ", strip=True)
+        if not _HEADINGS.fullmatch(tag.name):
+            tag["id"] = unused(tag["id"])
+            continue
+        previous = min(max(int(tag.name[1]) + 1, 3), previous + 1, 6)
+        tag.name, tag["id"] = f"h{previous}", unused(text)
+        headings.append(Heading(tag["id"], text, previous))
+    return tuple(headings)
+
+
+def _mend_link(link: Tag, prefix: str, anchors: Collection[str]) -> None:
+    target = str(link["href"])
+    if target.startswith(("https://", "http://", "mailto:")):
+        link["rel"] = "noopener noreferrer"
+        return
+    path, _, fragment = target.partition("#")
+    place = re.sub(r"\.(ipynb|md)$", "", path.rpartition("/")[2]) or prefix
+    candidates = [f"{place}-{slug(fragment)}"] if fragment else []
+    anchor = next((name for name in [*candidates, *([place] if path else [])] if name in anchors), None)
+    if anchor is None:
+        link.unwrap()
+    else:
+        link["href"] = f"#{anchor}"
+
+
+def _heading_before(tag: Tag) -> str:
+    heading = tag.find_previous(_HEADINGS)
+    return heading.get_text(" ", strip=True) if heading else ""
+
+
+def _describe(image: Tag, number: int, soup: BeautifulSoup) -> None:
+    """Alternative text: the author's, else the caption's, else where the figure stands. What is not embedded is named."""
+    alt = str(image.get("alt", "")).strip()
+    if not image.get("src"):
+        image.replace_with(_new(soup, "em", f"[picture not embedded: {alt or 'without a name'}]"))
+        return
+    figure, place = image.find_parent("figure"), _heading_before(image)
+    caption = figure.find("figcaption") if figure else None
+    unnamed = f"Figure {number}" + (f", under {place!r}" if place else "")
+    image["alt"] = alt or (caption.get_text(" ", strip=True) if caption else unnamed)
+
+
+def _trace(figure: Tag, soup: BeautifulSoup, prefix: str) -> None:
+    """The link from a figure's caption, which it gets if it has none, to the runs and the command behind it."""
+    if figure.find("figcaption") is None:
+        figure.append(soup.new_tag("figcaption"))
+    figure.find("figcaption").append(_new(soup, "a", "how it was made", href=f"#{made_of(prefix)}", classes="trace"))
+
+
+def _new(soup: BeautifulSoup, name: str, text: str, classes: str = "", **attributes: str) -> Tag:
+    tag = soup.new_tag(name, attrs={**attributes, **({"class": classes} if classes else {})})
+    tag.string = text
+    return tag
+
+
+# Tables
+
+def dress(table: Tag, soup: BeautifulSoup, runs: Collection[str] = ()) -> None:
+    """Caption, scopes, numbers to the right, links to runs, and a box of its own to scroll in."""
+    if table.find("caption") is None:
+        place = _heading_before(table)
+        table.insert(0, _new(soup, "caption", f"Table under {place!r}" if place else "Table", classes="hidden"))
+    _join_header_rows(table)
+    for header in table.find_all("th"):
+        _scope(header)
+    for cell in table.find_all("td"):
+        text = cell.get_text(strip=True)
+        if _RUN.fullmatch(text) and text in runs and cell.find("a") is None:
+            cell.clear()
+            cell.append(_new(soup, "a", text[:8], href=f"#run-{text}", classes="run"))
+    _align(table)
+    label = table.caption.get_text(" ", strip=True)
+    table.wrap(soup.new_tag("div", attrs={"class": "scroll", "tabindex": "0", "role": "region", "aria-label": label}))
+
+
+def _rows(table: Tag, part: str) -> Iterator[list[Tag]]:
+    for group in table.find_all(part):
+        for row in group.find_all("tr"):
+            yield row.find_all(["td", "th"], recursive=False)
+
+
+def _join_header_rows(table: Tag) -> None:
+    """pandas gives the name of the index a row of its own below the columns' names; there is room for it in theirs."""
+    rows = list(_rows(table, "thead"))
+    if len(rows) != 2 or len(rows[0]) != len(rows[1]):
+        return
+    pairs = list(zip(*rows, strict=True))
+    if all(not (above.get_text(strip=True) and below.get_text(strip=True)) for above, below in pairs):
+        emptied = rows[1][-1].find_parent("tr")
+        for above, below in pairs:
+            if below.get_text(strip=True):
+                above.replace_with(below.extract())
+        emptied.decompose()
+
+
+def _scope(header: Tag) -> None:
+    if not header.get_text(strip=True):
+        header.name = "td"                   # an empty header announces nothing
+        return
+    scope, spans = ("col", "colspan") if header.find_parent("thead") else ("row", "rowspan")
+    header["scope"] = f"{scope}group" if str(header.get(spans, "1")) != "1" else scope
+
+
+def _align(table: Tag) -> None:
+    """Cells that are numbers, and the headers above columns of them, stand to the right."""
+    columns: dict[int, list[bool]] = {}
+    for row in _rows(table, "tbody"):
+        for index, cell in enumerate(row):
+            number = cell.name == "td" and _NUMBER.fullmatch(cell.get_text(strip=True)) is not None
+            columns.setdefault(index, []).append(number)
+            if number:
+                cell["class"] = [*cell.get("class", []), "num"]
+    for row in _rows(table, "thead"):
+        for index, cell in enumerate(row):
+            if columns.get(index) and sum(columns[index]) * 2 > len(columns[index]):
+                cell["class"] = [*cell.get("class", []), "num"]

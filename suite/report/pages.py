@@ -1,0 +1,171 @@
+"""An executed notebook, or a document of the repository, as a section of the page."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import jinja2
+import nbformat
+from markupsafe import Markup
+from nbconvert.filters import Highlight2HTML, ansi2html, strip_ansi
+
+from lib import paths
+from lib.errors import SuiteError
+from suite.report import html
+from suite.report.html import Heading
+
+TEMPLATES = Path(__file__).parent / "templates"
+AUDIT = paths.ROOT / "docs" / "audit.md"
+PRIORITY = ("text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain")
+LIVE = ("application/vnd.jupyter.widget-view+json", "application/javascript")      # their text says only that they are there
+NOT_FOR_THE_PAGE = ("progress", "caption_line")      # metadata that suite.settings.progress and suite.notebook set
+_PROGRESS = re.compile(r"\d+%\|.*\||\d+/\d+ \[\d+:\d+")                    # a bar of tqdm, or its counts and times
+_TITLE = re.compile(r"\A\s*#[ \t]+(?P<title>[^\n]+?)[ \t#]*(?:\n|\Z)")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A notebook or document on the page. html, question: safe HTML, empty before it is there; anchors: see `html.Tidied`."""
+    name: str
+    title: str
+    html: str = ""
+    question: str = ""
+    headings: tuple[Heading, ...] = ()
+    anchors: frozenset[str] = frozenset()
+
+    @property
+    def parts(self) -> list[Heading]:
+        """The headings that divide it."""
+        return [heading for heading in self.headings if heading.level == 3]
+
+
+def render(path: Path, name: str, runs: Collection[str] = (), anchors: Collection[str] = (),
+           claims: Mapping[str, str] | None = None) -> Section:
+    """The section of the executed notebook at `path`; `runs`, `anchors` and `claims` as in `html.tidy`.
+
+    Raises `SuiteError` if the file is not a notebook.
+    """
+    notebook = read(path)
+    title = _prepare(notebook) or name
+    tidied = html.tidy(_template().render(cells=notebook.cells), name, runs, anchors, claims)
+    return Section(name, title, tidied.html, tidied.question, tidied.headings, tidied.anchors)
+
+
+def unfinished(name: str) -> Section:
+    """The section of a notebook that has no output: its title alone."""
+    source = paths.NOTEBOOKS / f"{name}.ipynb"
+    return Section(name, (title_of(read(source)) if source.exists() else "") or name)
+
+
+def document(path: Path, notebooks: Collection[str]) -> Section | None:
+    """The section of a Markdown document; None if there is none at `path`."""
+    if not path.exists():
+        return None
+    text = path.read_text(encoding="utf-8")
+    title = _TITLE.match(text)
+    tidied = html.tidy(html.markdown(text[title.end():] if title else text), path.stem, anchors=notebooks)
+    return Section(path.stem, plain(title["title"]) if title else path.stem, tidied.html, "", tidied.headings, tidied.anchors)
+
+
+def title_of(notebook: nbformat.NotebookNode) -> str:
+    """Text of the heading that begins a notebook's Markdown; empty if there is none."""
+    titles = (_TITLE.match(cell.source) for cell in notebook.cells if cell.cell_type == "markdown")
+    return next((plain(title["title"]) for title in titles if title), "")
+
+
+def plain(title: str) -> str:
+    """A Markdown heading as text for a table of contents."""
+    return re.sub(r"[`*_$]|\\(?=\W)", "", title).strip()
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    """The notebook at `path`; a `SuiteError` if it is none."""
+    try:
+        return nbformat.read(path, as_version=4)
+    except FileNotFoundError:
+        raise SuiteError(f"{path} is missing, though the notebook is done; run the report again") from None
+    except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError, AttributeError) as error:
+        raise SuiteError(f"{path} is not a notebook: {error}; delete it and run the report again") from error
+
+
+@lru_cache(maxsize=1)
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
+    highlight = Highlight2HTML(pygments_lexer="ipython3")
+    environment.filters.update(
+        markdown=lambda text: Markup(html.markdown(text)), formulas=lambda text: Markup(html.formulas(text)),
+        prose=lambda cell: Markup(_embedded(html.markdown(cell.source), cell.get("attachments", {}))),
+        base64=lambda text: base64.b64encode(text.encode()).decode(), ansi=lambda text: Markup(ansi2html(text)),
+        highlight=lambda source: Markup(highlight(source)))
+    return environment.get_template("notebook.html.j2")
+
+
+def _embedded(fragment: str, attachments: Mapping[str, Mapping[str, str]]) -> str:
+    """The HTML of a Markdown cell with the pictures that are attached to it."""
+    for name, kinds in attachments.items():
+        mime, data = next(iter(kinds.items()))
+        fragment = fragment.replace(f'src="attachment:{name}"', f'src="data:{mime};base64,{data}"')
+    return fragment
+
+
+def _prepare(notebook: nbformat.NotebookNode) -> str:
+    """Take the title out, drop what is not for a page; returns the title (empty: there is none)."""
+    title = title_of(notebook)
+    notebook.cells = [c for c in notebook.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])]
+    for cell in notebook.cells:
+        found = _TITLE.match(cell.source) if cell.cell_type == "markdown" else None
+        if found and plain(found["title"]) == title:
+            cell.source = cell.source[found.end():]
+        if cell.cell_type == "code":
+            cell.outputs = [kept for output in cell.outputs if (kept := _kept(output)) is not None]
+    _merge_parameters(notebook)
+    notebook.cells = [c for c in notebook.cells if c.source.strip() or c.get("outputs")]
+    return title
+
+
+def _merge_parameters(notebook: nbformat.NotebookNode) -> None:
+    """One cell of parameters: the declarations with their meanings, and the values that this execution was given."""
+    declared, given = (next((c for c in notebook.cells if tag in c.metadata.get("tags", [])), None)
+                       for tag in ("parameters", "injected-parameters"))
+    if declared is None or given is None:
+        return
+    try:
+        values = {node.targets[0].id: ast.get_source_segment(given.source, node.value)
+                  for node in ast.parse(given.source).body}
+        lines = declared.source.splitlines()
+        for node in ast.parse(declared.source).body:
+            if node.target.id in values:
+                line, value = lines[node.lineno - 1].encode(), values.pop(node.target.id).encode()
+                lines[node.lineno - 1] = (line[:node.value.col_offset] + value + line[node.value.end_col_offset:]).decode()
+    except (SyntaxError, AttributeError):       # not the cells that the suite writes: both are shown as they are
+        return
+    if not values:
+        declared.source = "\n".join(lines)
+        declared.metadata["given"] = True
+        notebook.cells.remove(given)
+
+
+def _kept(output: nbformat.NotebookNode) -> nbformat.NotebookNode | None:
+    """The output as the page shows it; None for widgets, progress displays and scripts, which say nothing on paper."""
+    if output.output_type == "stream":
+        output.text = _settled(output.text)
+        return output if output.text.strip() else None
+    if output.output_type in ("display_data", "execute_result"):
+        best = next((mime for mime in PRIORITY if mime in output.data), None)
+        if best is None or any(mime in output.data for mime in LIVE) or any(map(output.metadata.get, NOT_FOR_THE_PAGE)):
+            return None
+        about = {**output.metadata, **output.metadata.get(best, {})}        # alt and caption that `Notebook.show` left
+        output.update(mime=best, content=output.data[best], alt=about.get("alt", ""), caption=about.get("caption", ""))
+    return output
+
+
+def _settled(text: str) -> str:
+    """What a terminal would show in the end: after a carriage return the line is written anew; progress bars are gone."""
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
+    return "\n".join(line for line in lines if not _PROGRESS.search(strip_ansi(line)))
