@@ -7,6 +7,7 @@ that they share, and is only read: a test that changes its files takes a copy.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,3 +60,28 @@ def apart(shared: Path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SUITE_OUTPUTS", str(shared / "outputs"))
         yield
+
+
+@pytest.fixture(scope="session")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The outputs of a made-up finished profile and the HTML of its page. Only read: `site` is a copy to build from."""
+    from report_site import WITH_ALL, Site
+    with pytest.MonkeyPatch.context() as patch:
+        made = Site(tmp_path_factory.mktemp("site") / "outputs", patch)
+        made.fill()
+        made.build(WITH_ALL, made.claims)
+        return made.outputs, made.index.read_text("utf-8")
+
+
+@pytest.fixture(scope="session")
+def page(rendered: tuple[Path, str]):
+    """The page as a tree."""
+    from bs4 import BeautifulSoup
+    return BeautifulSoup(rendered[1], "html.parser")
+
+
+@pytest.fixture
+def site(rendered: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A copy of the made-up profile, to change and to build again."""
+    from report_site import Site
+    return Site(Path(shutil.copytree(rendered[0], tmp_path / "outputs")), monkeypatch)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from report_site import ALL_PATTERNS, DOMAINS, DONE, WAITING
 
 from suite.claims import Claim, Judgement
 from suite.claims.ledger import Call, Published
@@ -16,6 +15,8 @@ from suite.claims.measures import Measure
 from suite.claims.region import Region
 from suite.experiments.base import COLUMNS
 
+ALL_PATTERNS, DONE, WAITING = "08_all_patterns", "01_window_sweep", "03_extrapolation"
+DOMAINS = ("docs", "code", "stories", "math")
 MEASURED = ("supported", "contradicted", "undecided")
 LONG = "suite-a-name-as-long-as-the-longest-are"
 EVIDENCE = "Loss over training"            # a heading of the notebook that is done

@@ -1,4 +1,4 @@
-"""A small finished profile for the report's tests: database, corpus manifest, tables and executed notebooks, made up."""
+"""A small finished profile for the report's tests: database, corpus manifest, tables, notebooks and their page, made up."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import json
 import sqlite3
 from pathlib import Path
 
+import made_up_claims
 import nbformat
 import numpy as np
 import pandas as pd
+import pytest
+from bs4 import BeautifulSoup
+from made_up_claims import ALL_PATTERNS, DOMAINS, DONE, LONG, WAITING
 from matplotlib.figure import Figure
 from nbformat.v4 import (new_code_cell, new_markdown_cell, new_notebook,
                          new_output)
@@ -19,17 +23,17 @@ from nbformat.v4 import (new_code_cell, new_markdown_cell, new_notebook,
 from lib import paths
 from lib.config import (DataConfig, ModelConfig, PatternSpec, RunConfig,
                         TrainConfig, fingerprint)
+from suite.claims import as_json
 from suite.experiments.base import COLUMNS
-from suite.report import NotebookStatus
+from suite.report import NotebookStatus, build, pages
 from suite.run.database import connect, transaction
 
 PROFILE = "made_up"
-DOMAINS = ("docs", "code", "stories", "math")
-ALL_PATTERNS = "08_all_patterns"
-DONE, FAILED, WAITING, RUNNING = "01_window_sweep", "02_learned_alpha", "03_extrapolation", "04_power_law_sigma"
+FAILED, RUNNING = "02_learned_alpha", "04_power_law_sigma"
 ERROR = "Traceback (most recent call last):\n  ...\nValueError: no alpha <moved> & far"
 STATUS = {DONE: NotebookStatus("done", seconds=95.0), FAILED: NotebookStatus("failed", error=ERROR, seconds=3.0),
           WAITING: NotebookStatus("waiting"), RUNNING: NotebookStatus("running")}
+WITH_ALL = {**STATUS, ALL_PATTERNS: NotebookStatus("done", seconds=2.0)}
 MODEL = ModelConfig(vocab=2048, d_model=128, layers=8, heads=4, kv_heads=1, head_dim=32, hidden=342)
 TRAIN = TrainConfig(steps=610, batch=16, length=256, warmup=30)
 
@@ -71,16 +75,56 @@ SERIES = [
 ]
 
 
-def build_site(outputs: Path) -> None:
-    """Everything that the report reads, below `outputs` (where `SUITE_OUTPUTS` and `paths.PROFILES` point)."""
-    (outputs / "profiles").mkdir(parents=True)
-    (outputs / "profiles" / f"{PROFILE}.yaml").write_text(PROFILE_FILE)
-    table = write_runs(write_corpus())
-    paths.results(PROFILE).mkdir(parents=True)
-    table.to_csv(paths.results(PROFILE) / f"{DONE}.csv", index=False)
-    older = table.assign(experiment=WAITING, series="from an older execution")
-    older.to_csv(paths.results(PROFILE) / f"{WAITING}.csv", index=False)
-    write_notebooks(table)
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """The outputs of the made-up profile, and how its page is built from them."""
+    outputs: Path
+    patch: pytest.MonkeyPatch
+
+    def __post_init__(self) -> None:
+        self.patch.setenv("SUITE_OUTPUTS", str(self.outputs))
+        self.patch.setattr(paths, "PROFILES", self.outputs / "profiles")
+        self.patch.setattr(paths, "NOTEBOOKS", self.outputs / "notebooks")
+        self.patch.setattr(pages, "AUDIT", self.outputs / "audit.md")
+
+    def build(self, status: dict = STATUS, claims: list | None = None) -> BeautifulSoup:
+        """The page that is written, with these claims in place of what would be judged."""
+        if claims is not None:
+            made_up_claims.replace_judging(self.patch, claims)
+        return BeautifulSoup(build(PROFILE, status, str(paths.ROOT.parent / "my texts")).read_text("utf-8"), "html.parser")
+
+    @property
+    def index(self) -> Path:
+        return paths.report(PROFILE) / "index.html"
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return pd.read_csv(paths.results(PROFILE) / f"{DONE}.csv", dtype={"run": str})
+
+    def fill(self) -> None:
+        """Everything that the report reads, and another profile's ledger."""
+        (self.outputs / "profiles").mkdir(parents=True)
+        (self.outputs / "profiles" / f"{PROFILE}.yaml").write_text(PROFILE_FILE)
+        (self.outputs / "audit.md").write_text(AUDIT)
+        table = write_runs(write_corpus())
+        paths.results(PROFILE).mkdir(parents=True)
+        older = table.assign(experiment=WAITING, series="from an older execution")
+        patterns = made_up_claims.all_patterns(list(table["run"].unique()))
+        for own in (table, older, patterns):
+            own.to_csv(paths.results(PROFILE) / f"{own['experiment'].iloc[0]}.csv", index=False)
+        write_notebooks(table)
+        other = as_json(self.claims)
+        self.other("overnight", [{**own, "verdict": "undecided"} if own["identifier"] == "F1" else own for own in other])
+
+    @property
+    def claims(self) -> list:
+        return made_up_claims.judgements(list(self.table["run"].unique()))
+
+    def other(self, profile: str, content: object) -> None:
+        """The ledger of another profile."""
+        path = paths.report(profile) / "ledger.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
 
 
 def write_corpus() -> str:
@@ -146,6 +190,7 @@ def write_notebooks(table: pd.DataFrame) -> None:
     stale = [new_markdown_cell("# Stale\n\nSTALE RESULT")]
     paths.executed(PROFILE).mkdir(parents=True)
     for name, notebook in ((DONE, new_notebook(cells=done_cells(table))), (WAITING, new_notebook(cells=stale)),
+                           (ALL_PATTERNS, new_notebook(cells=done_cells(table))),
                            (FAILED, new_notebook(cells=failed_cells(), metadata=failed))):
         nbformat.write(notebook, paths.executed(PROFILE) / f"{name}.ipynb")
 
@@ -179,7 +224,7 @@ INTRODUCTION = r"""# Window sweep: which `alpha` schedule?
 
 Does the ramp $\alpha_\ell = 0.5 + \ell/(L-1)$ beat fixed rungs at *equal* pairs? A fee of $5 or $6 is no formula, and
 `$x_i$` is code. See [the paper](https://arxiv.org/abs/2606.28560) and [extrapolation](03_extrapolation.ipynb) or
-[a file](../lib/model.py).
+[a file](../lib/model.py), [audit row 12](../docs/audit.md#row-12), [a row that is not there](../docs/audit.md#row-99).
 
 $$
 K_\ell(i) = \{\, j : 0 \le i - j \le W \,\} \cup \{\, i - \operatorname{round}(\alpha_\ell f) \,\}
@@ -200,6 +245,12 @@ A formula that nobody can convert: $\nosuchcommand{x}$.
 
 <script>alert(1)</script><p onclick="steal()">clickable</p>
 """
+AUDIT = """# Audit of the documents
+
+| row | finding |
+|---|---|
+| <a id="row-12"></a>12 | Not $75$ but 133, see [the sweep](../notebooks/01_window_sweep.ipynb) <script>alert(2)</script> |
+"""
 HOSTILE = ('<script src="https://cdn.example.org/require.js"></script><iframe src="https://example.org"></iframe>'
            '<p>kept HTML with $\\beta$</p>')
 STDERR = "10%|#         | 1/10 [00:01<00:09,  1.0it/s]\r100%|##########| 10/10\nUserWarning: mind the gap\n"
@@ -212,7 +263,6 @@ def done_cells(table: pd.DataFrame) -> list[nbformat.NotebookNode]:
         new_markdown_cell(INTRODUCTION),
         code('profile: str = "small"  # scale\nseeds: list[int] = [42]  # one run each', tags=("parameters",)),
         code("# Parameters\nseeds = [42, 43]", tags=("injected-parameters",)),
-        code("nb.conclude(fact)", shown({"text/markdown": "Said before any run."}, conclusion=True)),
         code('nb = Notebook("01_window_sweep", globals())\nruns = nb.run()  # trains what is missing',
              new_output("stream", name="stderr", text=STDERR),
              new_output("stream", name="stdout", text="first\rsecond, 9000 tokens/s\n\x1b[31mred\x1b[0m & <plain>\n"),
@@ -231,10 +281,10 @@ def done_cells(table: pd.DataFrame) -> list[nbformat.NotebookNode]:
         code("draw_again()", shown({"image/svg+xml": picture("svg")})),
         code("", shown({"text/latex": "$\\displaystyle \\sum_{d} q(d) = 1$"})),
         new_markdown_cell("## What it shows"),
+        code("nb.claim('F1')", shown({"text/markdown": "STALE VERDICT"}, claim="F1"),
+             shown({"text/markdown": "A claim that the ledger lacks."}, claim="gone")),
         code("nb.conclude(sentence)",
-             shown({"text/markdown": "The ramp is **better** by 0.02 nats, with $\\alpha_0 = 0.5$."}, conclusion=True),
-             shown({"text/markdown": "A local window with as many pairs is better still (28.1)."}, conclusion=True),
-             *[shown({"text/markdown": word}, conclusion=True) for word in ("Third", "Fourth", "Fifth")]),
+             shown({"text/markdown": "The ramp is **better** by 0.02 nats, with $\\alpha_0 = 0.5$."}, conclusion=True)),
     ]
 
 

@@ -103,7 +103,9 @@ def test_when_nothing_changed_then_nothing_is_done_and_otherwise_exactly_what_is
 
 
 def test_when_the_library_or_the_report_changes_then_their_stamps_do(tmp_path, monkeypatch):
-    files = {name: tmp_path / name for name in ("lib/model.py", "suite/published/a.csv", "suite/report/page.css")}
+    expected = {"lib/model.py": (True, False), "suite/published/a.csv": (True, False), "suite/report/page.css": (False, True),
+                "docs/audit.md": (False, True)}
+    files = {name: tmp_path / name for name in expected}
     for path in files.values():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("1")
@@ -115,8 +117,6 @@ def test_when_the_library_or_the_report_changes_then_their_stamps_do(tmp_path, m
         stamps.page_code.cache_clear()
         return stamps.library(), stamps.page_code()
     before = both()
-    expected = {"lib/model.py": (True, False), "suite/published/a.csv": (True, False),
-                "suite/report/page.css": (False, True)}
     for name, changed in expected.items():
         files[name].write_text("2")
         now = both()

@@ -17,8 +17,10 @@ import nh3
 from bs4 import BeautifulSoup, NavigableString, Tag
 from latex2mathml.converter import convert
 from markdown_it import MarkdownIt
+from markdown_it.rules_inline import StateInline
 from mdit_py_plugins.amsmath import amsmath_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
+from mdit_py_plugins.dollarmath.index import math_inline_dollar
 
 _NAMESPACE = "http://www.w3.org/1998/Math/MathML"
 # MathML elements that latex2mathml writes, with the number of children of those that have a fixed one.
@@ -57,10 +59,23 @@ def _complete(element: ElementTree.Element) -> bool:
     return children in (None, len(element)) and not re.match(r"\s*\\[A-Za-z]", element.text or "")
 
 
+_DOLLARS = math_inline_dollar(allow_space=False, allow_digits=False, allow_double=True)
+
+
+def _formula(state: StateInline, silent: bool) -> bool:
+    """The plugin's rule for `$...$`, but a code span is no part of a formula: in "$5, and `$x$` is code" nothing is one."""
+    source, end = state.src, state.src.find("$", state.pos + 2)
+    state.src = source + " "                 # at the start of a text the plugin takes the last character for the one before
+    found = "`" not in source[state.pos:end] and _DOLLARS(state, silent)
+    state.src = source
+    return found
+
+
 def _parser(preset: str, *rules: str) -> MarkdownIt:
     parser = MarkdownIt(preset, {"html": True}).enable(list(rules))
     parser.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, double_inline=True,
                renderer=lambda tex, how: mathml(tex, how["display_mode"]))
+    parser.inline.ruler.at("math_inline", _formula)
     parser.use(amsmath_plugin, renderer=lambda tex: mathml(tex, block=True))
     parser.validateLink = lambda address: True               # `safe` decides
     return parser
@@ -135,8 +150,10 @@ def tidy(fragment: str, prefix: str, runs: Collection[str] = (), anchors: Collec
     here = frozenset(str(tag["id"]) for tag in soup.find_all(id=True))
     for link in soup.find_all("a", href=True):
         _mend_link(link, prefix, here.union(anchors))
+    for image in soup.find_all("img", src=False):
+        image.replace_with(_new(soup, "em", f"[picture not embedded: {image.get('alt') or 'without a name'}]"))
     for number, image in enumerate(soup.find_all("img"), start=1):
-        _describe(image, number, soup)
+        _describe(image, number)
     for figure in soup.find_all("figure"):
         _trace(figure, soup, prefix)
     for table in soup.find_all("table"):
@@ -206,16 +223,12 @@ def _heading_before(tag: Tag) -> str:
     return heading.get_text(" ", strip=True) if heading else ""
 
 
-def _describe(image: Tag, number: int, soup: BeautifulSoup) -> None:
-    """Alternative text: the author's, else the caption's, else where the figure stands. What is not embedded is named."""
-    alt = str(image.get("alt", "")).strip()
-    if not image.get("src"):
-        image.replace_with(_new(soup, "em", f"[picture not embedded: {alt or 'without a name'}]"))
-        return
+def _describe(image: Tag, number: int) -> None:
+    """Alternative text: the author's, else the caption's, else where the figure stands."""
     figure, place = image.find_parent("figure"), _heading_before(image)
     caption = figure.find("figcaption") if figure else None
     unnamed = f"Figure {number}" + (f", under {place!r}" if place else "")
-    image["alt"] = alt or (caption.get_text(" ", strip=True) if caption else unnamed)
+    image["alt"] = str(image.get("alt", "")).strip() or (caption.get_text(" ", strip=True) if caption else unnamed)
 
 
 def _trace(figure: Tag, soup: BeautifulSoup, prefix: str) -> None:

@@ -47,8 +47,8 @@ def library() -> str:
 
 @lru_cache(maxsize=1)
 def page_code() -> str:
-    """Hash of what makes the page from executed notebooks and tables."""
-    return contents(files(REPORT))
+    """Hash of what makes the page from executed notebooks and tables; the page shows the audit too."""
+    return contents([*files(REPORT), paths.ROOT / "docs" / "audit.md"])
 
 
 def source(path: Path) -> list[Any]:

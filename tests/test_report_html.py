@@ -1,0 +1,150 @@
+"""Text on its way into the page: what becomes a formula, what is dropped because it runs or loads, how tables read."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import nbformat
+import pandas as pd
+import pytest
+from bs4 import BeautifulSoup
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from lib import paths
+from suite.report import html, pages
+
+PIXEL = base64.b64encode(b"\x89PNG").decode()
+
+
+def tidied(fragment: str, **options) -> BeautifulSoup:
+    return BeautifulSoup(html.tidy(fragment, "n", **options).html, "html.parser")
+
+
+# Mathematics
+
+@pytest.mark.parametrize(("text", "expected"), [
+    (r"$a\le b$", 1), ("$$\na\n$$", 1), ("text $$a$$ more", 1), (r"\begin{align}a&=b\end{align}", 1), ("$x$-axis", 1), ("$T$ is 64", 1),
+    ("`$a$`", 0), ("```\n$$a$$\n```", 0), ("    $a$", 0), ("`$$` and `$$`", 0), ("$5 and $6", 0), ("US$5 or A$6", 0),
+    (r"\$a\$", 0), ("a $ b $ c", 0), ("`x` costs $5 and `$y$`", 0), ("A fee of $5 or $6, and\n`$x_i$` is code", 0),
+    ("$a$ and $b$", 2), ("| $x$ | $y$ |\n|---|---|\n| 1 | $z$ |", 3)])
+def test_when_dollars_stand_in_markdown_then_only_formulas_are_converted(text, expected):
+    converted = html.markdown(text)
+    assert converted.count("<math ") == expected
+    assert bool(expected) or "tex" not in converted and "math" not in converted
+
+
+@pytest.mark.parametrize("tex", [r"\frac{1}", r"\nosuch{x}", r"\frac", r"a < \left( x", r"\begin{cases} 1"])
+def test_when_a_formula_cannot_be_converted_then_its_source_is_shown(tex):
+    shown = BeautifulSoup(html.mathml(tex), "html.parser")
+    assert shown.find("math") is None and shown.find("code", class_="tex").get_text() == f"${tex}$"
+
+
+def test_when_html_holds_formulas_then_code_is_left_alone():
+    shown = tidied(r"<p>$\alpha$ &lt; 1, $5</p><pre>$x$</pre><code>$y$</code>")
+    assert len(shown.find_all("math")) == 1 and shown.pre.get_text() == "$x$" and "< 1, $5" in shown.p.get_text()
+
+
+def test_when_the_suite_s_own_notebooks_are_typeset_then_every_formula_converts_and_stays():
+    sources = [(path.name, "".join(cell["source"])) for path in sorted((paths.ROOT / "notebooks").glob("*.ipynb"))
+               for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == "markdown"]
+    shown = [(name, tidied(html.markdown(text)), html.markdown(text).count("<math ")) for name, text in sources]
+    assert sum(count for *_, count in shown) > 5
+    for name, tree, count in shown:
+        assert not tree.select("code.tex") and len(tree.find_all("math")) == count, (name, tree.select("code.tex"))
+        assert all(formula.find_all(True) for formula in tree.find_all("math")), name
+        for tag in tree.find_all(["code", "math"]):
+            tag.decompose()
+        assert not re.search(r"\$\S+\$|\\[a-zA-Z]{2,}", tree.get_text()), name
+
+
+def test_when_mathml_is_made_safe_then_nothing_of_it_is_lost():
+    tex = r"\left\{\, j : \frac{a_i^2}{\sqrt[3]{b}} \le \sum_{i=0}^n \mathbf{x}\, \begin{matrix} 1 & 2\\ 3 & 4\end{matrix} \right\}"
+    made, kept = (BeautifulSoup(fragment, "html.parser") for fragment in (html.mathml(tex), html.safe(html.mathml(tex))))
+    assert [(tag.name, dict(tag.attrs)) for tag in kept.find_all(True)] == [(tag.name, dict(tag.attrs))
+                                                                            for tag in made.find_all(True)]
+    assert kept.get_text() == made.get_text()
+
+
+# Safety
+
+@pytest.mark.parametrize("hostile", [
+    "<script>evil()</script>", "<img src=x onerror=evil()>", "<p onclick='evil()'>x</p>", "<svg onload=evil()><p>x</p></svg>",
+    "<svg><script>evil()</script></svg>", "<math><mi href='javascript:evil()'>x</mi></math>", "<iframe srcdoc='evil'></iframe>",
+    "<math><annotation-xml encoding='text/html'><img src=x onerror=evil()></annotation-xml></math>",
+    "<a href='javascript:evil()'>x</a>", "<a href=' java&#10;script:evil()'>x</a>", "<a href='data:text/html,evil'>x</a>",
+    "<a href='vbscript:evil'>x</a>", "<form action='https://evil.org'><input></form>", "<object data='evil.swf'></object>",
+    "<style>@import 'https://evil.org'</style>", "<p style='background: url(https://evil.org)'>x</p>",
+    "<p style='behavior: url(evil)'>x</p>", "<link rel=stylesheet href='https://evil.org'>", "<base href='https://evil.org'>",
+    "<meta http-equiv=refresh content='0;url=https://evil.org'>", "<img src='https://evil.org/a.png'>",
+    "<img src='//evil.org/a.png'>", "<img src='data:text/html;base64,evil'>", "<img srcset='https://evil.org/a.png 2x'>",
+    "<video src='https://evil.org' poster='evil.png'></video>", "<table background='https://evil.org'><tr><td>x</td></tr></table>",
+    "<textarea><img src=x onerror=evil()></textarea>", "<template><script>evil()</script></template>", "<!-- evil -->",
+    "<svg><image href='https://evil.org/a.png'/><use xlink:href='evil.svg#a'/></svg>", "<noscript><p title='</noscript><img "
+    "src=x onerror=evil()>'>", "<details ontoggle=evil() open>x</details>", "<picture><source srcset='https://evil.org'></picture>"])
+@pytest.mark.parametrize("way", ["html", "markdown"])
+def test_when_text_would_run_or_load_something_then_that_is_dropped(hostile, way):
+    fragment = html.markdown(f"before\n\n{hostile}\n\nafter") if way == "markdown" else f"before {hostile} after"
+    shown = html.tidy(fragment, "n").html
+    assert "evil" not in shown and "before" in shown and "after" in shown
+    assert not re.search(r"\son\w+=|javascript|url\(", shown)
+
+
+def test_when_text_only_shows_something_then_it_stays():
+    harmless = ('<details open><summary>more</summary><table class="dataframe"><tbody><tr><td colspan="2" '
+                'style="color: red; position: fixed">1</td></tr></tbody></table></details><pre><span class="ansi-red-fg">r</span></pre>'
+                f'<img alt="a" src="data:image/png;base64,{PIXEL}"><img alt="b" src="data:image/svg+xml;base64,{PIXEL}">')
+    shown = tidied(harmless)
+    assert shown.details.has_attr("open") and shown.select_one(".ansi-red-fg") and len(shown.find_all("img")) == 2
+    assert shown.td["colspan"] == "2" and shown.td["style"].rstrip(";").replace(" ", "") == "color:red"
+
+
+def test_when_an_identifier_or_a_link_is_given_then_it_cannot_take_the_page_s_own():
+    shown = tidied('<p id="claims">x</p><h2>Claims</h2><a href="#claims">a</a><a href="#main">b</a><a href="../docs/audit.md#row-1">'
+                   'c</a><a href="03_x.ipynb#there">d</a><a href="../lib/model.py">e</a>', anchors={"audit-row-1", "03_x", "audit"})
+    assert [tag["id"] for tag in shown.find_all(id=True)] == ["n-claims", "n-claims-2"]
+    assert [(link.get_text(), link["href"]) for link in shown.find_all("a")] == [
+        ("a", "#n-claims"), ("c", "#audit-row-1"), ("d", "#03_x")]
+
+
+# Tables
+
+def test_when_pandas_tables_are_dressed_then_empty_headers_announce_nothing():
+    soup = tidied(pd.DataFrame({"a": [1.5, -2.0], "b": ["x", "y"]}, index=["p", "q"]).to_html())
+    assert not [th for th in soup.find_all("th") if not th.get_text(strip=True)]
+    assert [th["scope"] for th in soup.find_all("th")] == ["col", "col", "row", "row"]
+    assert "num" in soup.find("th", string="a")["class"] and not soup.find("th", string="b").has_attr("class")
+
+
+def test_when_pandas_names_the_index_then_the_name_stands_in_the_columns_row():
+    soup = tidied(pd.DataFrame({"a": [1.5], "b": ["x"]}, index=pd.Index(["p"], name="base")).to_html())
+    assert [[cell.get_text() for cell in row.find_all("th")] for row in soup.thead.find_all("tr")] == [["base", "a", "b"]]
+    columns = pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_tuples([("a", "x"), ("a", "y")]))
+    assert len(tidied(columns.to_html()).thead.find_all("tr")) == 2
+
+
+def test_when_a_fingerprint_is_not_in_the_appendix_then_it_is_no_link():
+    table = "<table><tbody><tr><td>00112233aabbccdd</td><td>ffffffffffffffff</td></tr></tbody></table>"
+    soup = tidied(table, runs={"00112233aabbccdd"})
+    assert [link["href"] for link in soup.find_all("a")] == ["#run-00112233aabbccdd"] and "ffffffffffffffff" in soup.get_text()
+
+
+# Cells
+
+def test_when_a_parameters_cell_is_unusual_then_both_cells_are_shown(tmp_path):
+    def shown(declared: str, given: str) -> list[str]:
+        cells = [new_code_cell(declared, metadata={"tags": ["parameters"]}),
+                 new_code_cell(given, metadata={"tags": ["injected-parameters"]})]
+        nbformat.write(new_notebook(cells=cells), tmp_path / "a.ipynb")
+        tree = BeautifulSoup(pages.render(tmp_path / "a.ipynb", "a").html, "html.parser")
+        return [pre.get_text().strip() for pre in tree.find_all("pre")]
+    assert shown('a: str = "é # x"  # what', 'a = "y"') == ['a: str = "y"  # what']
+    assert len(shown("a: int = 1", "a = 2\nb = 3")) == 2 and len(shown("import os", "a = 2")) == 2
+
+
+def test_when_a_picture_is_attached_to_markdown_then_it_is_embedded(tmp_path):
+    cell = new_markdown_cell("![a drawing](attachment:b.png)", attachments={"b.png": {"image/png": PIXEL}})
+    nbformat.write(new_notebook(cells=[cell]), tmp_path / "a.ipynb")
+    image = BeautifulSoup(pages.render(tmp_path / "a.ipynb", "a").html, "html.parser").img
+    assert (image["alt"], image["src"]) == ("a drawing", f"data:image/png;base64,{PIXEL}")
