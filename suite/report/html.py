@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 
 import nh3
+import pygments
 from bs4 import BeautifulSoup, NavigableString, Tag
 from latex2mathml.converter import convert
 from markdown_it import MarkdownIt
@@ -21,6 +22,8 @@ from markdown_it.rules_inline import StateInline
 from mdit_py_plugins.amsmath import amsmath_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from mdit_py_plugins.dollarmath.index import math_inline_dollar
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
 
 _NAMESPACE = "http://www.w3.org/1998/Math/MathML"
 # MathML elements that latex2mathml writes, with the number of children of those that have a fixed one.
@@ -59,6 +62,12 @@ def _complete(element: ElementTree.Element) -> bool:
     return children in (None, len(element)) and not re.match(r"\s*\\[A-Za-z]", element.text or "")
 
 
+def highlighted(code: str, language: str = "python", _: str = "") -> str:
+    """HTML of Python code with its colours; nothing of another language."""
+    spans = pygments.highlight(code, PythonLexer(), HtmlFormatter(nowrap=True))
+    return f'<pre class="highlight">{spans}</pre>' if language == "python" else ""
+
+
 _DOLLARS = math_inline_dollar(allow_space=False, allow_digits=False, allow_double=True)
 
 
@@ -72,7 +81,7 @@ def _formula(state: StateInline, silent: bool) -> bool:
 
 
 def _parser(preset: str, *rules: str) -> MarkdownIt:
-    parser = MarkdownIt(preset, {"html": True}).enable(list(rules))
+    parser = MarkdownIt(preset, {"html": True, "highlight": highlighted}).enable(list(rules))
     parser.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, double_inline=True,
                renderer=lambda tex, how: mathml(tex, how["display_mode"]))
     parser.inline.ruler.at("math_inline", _formula)

@@ -13,7 +13,7 @@ from pathlib import Path
 import jinja2
 import nbformat
 from markupsafe import Markup
-from nbconvert.filters import Highlight2HTML, ansi2html, strip_ansi
+from nbconvert.filters import ansi2html, strip_ansi
 
 from lib import paths
 from lib.errors import SuiteError
@@ -97,12 +97,11 @@ def read(path: Path) -> nbformat.NotebookNode:
 @lru_cache(maxsize=1)
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
-    highlight = Highlight2HTML(pygments_lexer="ipython3")
     environment.filters.update(
         markdown=lambda text: Markup(html.markdown(text)), formulas=lambda text: Markup(html.formulas(text)),
         prose=lambda cell: Markup(_embedded(html.markdown(cell.source), cell.get("attachments", {}))),
         base64=lambda text: base64.b64encode(text.encode()).decode(), ansi=lambda text: Markup(ansi2html(text)),
-        highlight=lambda source: Markup(highlight(source)))
+        highlight=lambda source: Markup(html.highlighted(source)))
     return environment.get_template("notebook.html.j2")
 
 
