@@ -103,7 +103,10 @@ class Site:
 
     def fill(self) -> None:
         """Everything that the report reads, and another profile's ledger."""
-        (self.outputs / "profiles").mkdir(parents=True)
+        for folder in ("profiles", "notebooks"):
+            (self.outputs / folder).mkdir(parents=True)
+        for name in WITH_ALL:
+            nbformat.write(new_notebook(), paths.NOTEBOOKS / f"{name}.ipynb")
         (self.outputs / "profiles" / f"{PROFILE}.yaml").write_text(PROFILE_FILE)
         (self.outputs / "audit.md").write_text(AUDIT)
         table = write_runs(write_corpus())
