@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
-from made_up_claims import ALL_PATTERNS, DOMAINS, DONE, LONG, WAITING
+from made_up_claims import ALL_PATTERNS, DOMAINS, DONE, WAITING
 from matplotlib.figure import Figure
 from nbformat.v4 import (new_code_cell, new_markdown_cell, new_notebook,
                          new_output)

@@ -9,10 +9,9 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import report_site
-from made_up_claims import DOMAINS, DONE, WAITING
+from made_up_claims import DOMAINS, DONE, LONG, WAITING
 from report_site import FAILED, PROFILE, RUNNING, STATUS, Site
 
 from lib import paths
@@ -128,7 +127,7 @@ def test_when_the_first_page_concludes_then_it_names_the_claims_of_each_notebook
     assert card.h3.a["href"] == f"#{DONE}" and card.select_one(".question").get_text() == "Is the ramp better?"
     claims = [(item.a["href"], text(item)) for item in card.find_all("li")]
     assert claims[0] == ("#claim-F1", "✓ supported What F1 says: a < b & c −0.042 nats a token (−0.051 to −0.033)")
-    assert [href for href, _ in claims] == [f"#claim-{name}" for name in ("F1", "F2", "F3", "A1", report_site.LONG, "S2")]
+    assert [href for href, _ in claims] == [f"#claim-{name}" for name in ("F1", "F2", "F3", "A1", LONG, "S2")]
     assert text(card.select_one("p.note")) == "Without a number: C1 ." and "0.02 nats" not in text(card)
     assert "Failed before it came to a conclusion" in text(page.select("#conclusions article")[1])
 
@@ -330,7 +329,7 @@ def test_when_the_page_is_used_in_a_browser_then_it_is_silent_fits_filters_and_u
             assert all_of("#claims .ledger :is(td, th)",
                           "e.offsetHeight <= 1 || e.getBoundingClientRect().right <= innerWidth + 1")
             assert all_of("img", "e.complete && e.naturalWidth > 0") and all_of("math", "e.getBoundingClientRect().height > 5")
-            assert press("verdict", "supported") == ["F1", "A1", report_site.LONG]
+            assert press("verdict", "supported") == ["F1", "A1", LONG]
             assert tab.evaluate("document.querySelector('[role=status]').textContent") == "3 claims shown"
             assert press("document", "audit") == ["A1"]
             assert tab.evaluate("document.getElementById('claims-fibonacci').offsetHeight") == 0
