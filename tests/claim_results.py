@@ -92,10 +92,24 @@ def one(name: str, value: float, other: float = 3.0) -> Callable[..., float]:
     return lambda job, *_: value if series(job) == name else other
 
 
+PLANS: dict[tuple, list[Job]] = {}
+
+
+class Planned(Evidence):
+    """A notebook's study whose plan is made once a process."""
+
+    @property
+    def jobs(self) -> list[Job]:
+        key = self.profile.name, self.name, self.parameters
+        if key not in PLANS:
+            PLANS[key] = Evidence.jobs.func(self)
+        return PLANS[key]
+
+
 def judged(database: Any, profile: str | profiles.Profile = "small", claims: Sequence[Claim] = (),
            finished: Sequence[str] | None = None) -> dict[str, Judgement]:
     """Verdicts by id, from made-up results."""
     profile = profiles.load(profile) if isinstance(profile, str) else profile
     done = names() if finished is None else finished
-    found = judge_from(claims or load(), lambda name: Evidence(profile, name, done, lambda: database), lambda: database)
+    found = judge_from(claims or load(), lambda name: Planned(profile, name, done, lambda: database), lambda: database)
     return {own.claim.id: own for own in found}

@@ -244,7 +244,8 @@ def record(database: Database, job, loss: float) -> None:
 def everywhere(database: Database, monkeypatch) -> dict[str, float]:
     """The claim's number in the notebook, in ledger.json, in claims.csv and as the figure's point."""
     shown = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw, metadata: shown.append((metadata, data["text/markdown"])))
+    monkeypatch.setattr("IPython.display.display",
+                        lambda data, raw, metadata: shown.append((metadata, data["text/markdown"])))
     profile = profiles.load("smoke")
     nb = Notebook(NOTEBOOK, profile.parameters(NOTEBOOK).model_dump())
     nb.corpus = database.corpus
@@ -254,11 +255,12 @@ def everywhere(database: Database, monkeypatch) -> dict[str, float]:
     ledger.write("smoke", judge(profile, database.corpus, [NOTEBOOK]))
     entries = json.loads((paths.report("smoke") / "ledger.json").read_text())
     entry = next(own for own in entries if own["identifier"] == CLAIM)
-    table = pd.read_csv(paths.results("smoke") / "claims.csv").set_index("identifier")
-    assert entry["interval"] == [table.loc[CLAIM, "low"], table.loc[CLAIM, "high"]] and entry["verdict"] == table.loc[CLAIM, "verdict"]
+    table = pd.read_csv(paths.results("smoke") / "claims.csv", float_precision="round_trip").set_index("identifier")
+    row = table.loc[CLAIM]
+    assert entry["interval"] == [row["low"], row["high"]] and entry["verdict"] == row["verdict"]
     said = re.search(r": (-?[0-9]+\.([0-9]+)) \(95 % interval", text)
     assert f"*{entry['verdict'].capitalize()}*" in text and said[1] == f"{entry['effect']:.{len(said[2])}f}"
-    return {"notebook": nb.judgements[CLAIM].effect, "ledger": entry["effect"], "table": table.loc[CLAIM, "effect"],
+    return {"notebook": nb.judgements[CLAIM].effect, "ledger": entry["effect"], "table": row["effect"],
             "figure": nb.study.against(FIXED).loc[RAMP, "estimate"]}
 
 

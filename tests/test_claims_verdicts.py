@@ -9,10 +9,11 @@ import pytest
 from claim_results import ClaimDatabase, judged, one, series
 
 from lib.errors import SuiteError
-from suite.claims.ledger import call, load
+from suite.claims.ledger import Call, load
 from suite.claims.measures import known
 from suite.experiments import experiment
 from suite.settings import profiles
+from suite.study.frames import Study
 
 CLAIMS = {claim.id: claim for claim in load()}
 
@@ -202,16 +203,15 @@ def test_when_three_seeds_are_trained_then_claims_count_them_and_hear_seeds_that
 
 
 def test_when_two_models_have_different_seeds_then_those_of_both_are_compared():
-    from suite.study.losses import Losses
     profile = small(n01={"seeds": [42, 43, 44]})
     jobs = experiment("01_window_sweep").plan(profile.parameters("01_window_sweep"), profile)
     some = [job for job in jobs if series(job) != RAMP or job.run.train.seed != 44]
     def loss(job, *_):
         return 9.0 if job.run.train.seed == 44 else 3.0 - 0.1 * (series(job) == RAMP)
-    losses = Losses(some, ClaimDatabase(loss))
-    assert losses.difference(RAMP, "Dense").estimate == pytest.approx(-0.1) and losses.difference(RAMP, "Dense").seeds == 2
-    assert losses.difference(LOCAL, "Dense").seeds == 3 and losses.shared_seeds(RAMP, "Dense") == (42, 43)
-    lone = Losses([job for job in jobs if (series(job) == RAMP) == (job.run.train.seed == 44)], ClaimDatabase())
+    study = Study(some, ClaimDatabase(loss))
+    assert study.difference(RAMP, "Dense").estimate == pytest.approx(-0.1) and study.difference(RAMP, "Dense").seeds == 2
+    assert study.difference(LOCAL, "Dense").seeds == 3 and study.shared_seeds(RAMP, "Dense") == (42, 43)
+    lone = Study([job for job in jobs if (series(job) == RAMP) == (job.run.train.seed == 44)], ClaimDatabase())
     with pytest.raises(SuiteError, match="seed in common"):
         lone.difference(RAMP, "Dense")
 
@@ -273,4 +273,4 @@ def test_when_measures_are_listed_then_each_says_what_it_gives_and_is_asked_by_s
     used |= {claim.published.recompute.measure.name for claim in CLAIMS.values() if claim.published}
     assert used == set(known())
     assert all(measure.function.__doc__ for measure in known().values())
-    assert call({"name": "alpha_within_reach"}).arguments == ()
+    assert Call.read({"name": "alpha_within_reach"}).arguments == ()

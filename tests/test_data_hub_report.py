@@ -26,7 +26,7 @@ from suite.experiments.base import Job
 from suite.experiments.common import Recipe
 from suite.report.facts import Text
 from suite.settings.profiles import load
-from suite.study.losses import Losses
+from suite.study.frames import Study
 
 OWN = dataclasses.replace(CONFIG, hub=("fineweb_edu", "math"), heldout_tokens=3_000)
 
@@ -122,7 +122,7 @@ def test_when_a_run_names_its_domains_then_losses_are_those_of_them(corpus: Corp
             return result.arrays[name]
     database = Arrays()
     jobs = [Job.of(run, Evaluation.of("perplexity", lengths=(100,), tokens=1000), series="Own")]
-    (windows,) = Losses(jobs, database).windows("Own")
+    (windows,) = Study(jobs, database).windows("Own")
     assert windows.shape == (1, 10) and windows == pytest.approx(np.log(400), rel=1e-5)
     assert "nll.wikitext103.100" in database.asked and not any("math" in name for name in database.asked)
 
