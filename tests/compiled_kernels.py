@@ -20,8 +20,7 @@ from triton.runtime import driver, jit
 
 from lib.attention.call import checked
 from lib.attention.gpu import ops
-from lib.patterns import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets,
-                          SoftWindow)
+from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow
 
 FAR = Offsets((*range(9), 13, 21, 34, 55))
 TABLE = EdgeTable(np.arange(128)[:, None].astype(np.int32))

@@ -13,8 +13,7 @@ from lib import paths, patterns
 from lib.errors import SuiteError
 from lib.patterns import build
 from suite.experiments import experiment
-from suite.experiments.all_patterns import (LITERATURE, at_equal_edges,
-                                            bigbird_shares, left_out)
+from suite.experiments.all_patterns import LITERATURE, at_equal_edges, bigbird_shares, left_out
 from suite.experiments.common import Recipe
 from suite.settings import profiles
 from suite.settings.parameters import parameters_of

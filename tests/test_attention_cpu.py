@@ -1,4 +1,4 @@
-"""Backend `cpu` beyond its numbers: as an operator of PyTorch, in threads, and the parts that its kernels are made of."""
+"""Backend `cpu` beyond its numbers: as a function of PyTorch, in threads, and the parts that its kernels are made of."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from lib import paths, patterns
+from lib import paths
 from lib.attention import cpu, sparse_attention
-from lib.attention.call import checked
-from lib.attention.cpu import ops, rules, threads
-from lib.attention.cpu.exponential import exponential
-from lib.attention.cpu.rules import number_of
-from lib.attention.cpu.vectors import Row, load, store
+from lib.attention.cpu.vectors import Row, exponential, load, store
 from lib.errors import SuiteError
+from lib.fused import threads
 from lib.patterns import EdgeTable, LearnedOffsets, Offsets, SoftWindow
 
 torch.set_num_threads(1)
@@ -30,9 +27,9 @@ TABLE[0] = 0, -1
 KEYS = {"offsets": FAR, "learned": LearnedOffsets(1, (3, 5, 8, 90)), "table": EdgeTable(TABLE), "soft": SoftWindow(5, 2)}
 
 
-def qkv(B=2, H=4, G=2, D=8, dtype=torch.float32, T=T):
+def qkv(B=2, H=4, G=2, D=8, T=T):
     random = torch.Generator().manual_seed(0)
-    return [torch.randn(B, T, heads, D, generator=random).to(dtype).transpose(1, 2).requires_grad_() for heads in (H, G, G)]
+    return [torch.randn(B, T, heads, D, generator=random).transpose(1, 2).requires_grad_() for heads in (H, G, G)]
 
 
 def learned(name):
@@ -41,34 +38,21 @@ def learned(name):
     return {"span": torch.tensor([0.5, 1, 2, 4], requires_grad=True)} if name == "soft" else {}
 
 
-def attend(data, name, **more):
-    return sparse_attention(*data, KEYS[name], backend="cpu", **learned(name), **more)
+def results(name, call=sparse_attention, **shape):
+    data, more = qkv(**shape), learned(name)
+    out = call(*data, KEYS[name], backend="cpu", **more)
+    return [out, *torch.autograd.grad(out.square().sum(), [*data, *more.values()])]
 
 
-@pytest.mark.parametrize("D", [7, 64])
-@pytest.mark.parametrize("name", KEYS)
-def test_when_pytorch_checks_the_operators_then_they_hold(name, D):
-    q, k, v = qkv(D=D)
-    given = learned(name)
-    call = checked(q, k, v, KEYS[name], 0, given.get("alpha"), given.get("span"), None)
-    alpha, bias, rule = call.alpha, cpu.soft_bias(call) if name == "soft" else None, number_of(call)
-    torch.library.opcheck(ops.attend, (q, k, v, alpha, bias, rule, True))
-    q, k, v, alpha, bias = (None if x is None else x.detach() for x in (q, k, v, alpha, bias))
-    out, saved = ops.attend(q, k, v, alpha, bias, rule, True)
-    torch.library.opcheck(ops.attend_backward, (torch.ones_like(out), q, k, v, alpha, bias, saved, rule))
+def same(found, expected):
+    return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("name", KEYS)
 def test_when_a_program_is_compiled_around_the_call_then_values_and_gradients_stay(name):
-    def program(q, k, v):
-        return (attend((q * 2, k, v), name) + 1).square().sum()
-
-    data = qkv()
-    expected = program(*data)
-    found = torch.compile(program, backend="aot_eager")(*data)
-    assert torch.equal(found, expected)
-    grads = (torch.autograd.grad(loss, data) for loss in (found, expected))
-    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+    def program(q, k, v, keys, **more):
+        return sparse_attention(q * 2, k, v, keys, **more) + 1
+    assert same(results(name, torch.compile(program, backend="aot_eager")), results(name, program))
 
 
 def test_when_the_call_is_mapped_or_differentiated_twice_then_it_is_refused_with_the_remedy():
@@ -80,11 +64,20 @@ def test_when_the_call_is_mapped_or_differentiated_twice_then_it_is_refused_with
         torch.autograd.grad(out.sum(), q, create_graph=True)
 
 
-def results(name, **shape):
-    data = qkv(**shape)
-    more = learned(name)
-    out = sparse_attention(*data, KEYS[name], backend="cpu", **more)
-    return [out, *torch.autograd.grad(out.square().sum(), [*data, *more.values()])]
+def test_when_an_output_is_read_twice_then_its_derivative_can_be_taken_twice():
+    q, k, v = qkv()
+    out = sparse_attention(q, k, v, FAR, backend="cpu").square().sum()
+    first, second = torch.autograd.grad(out, q, retain_graph=True), torch.autograd.grad(out, q)
+    assert torch.equal(first[0], second[0])
+
+
+def test_when_no_gradient_is_wanted_then_no_weights_are_kept():
+    with torch.no_grad():
+        assert sparse_attention(*qkv(), FAR, backend="cpu").grad_fn is None
+    q, k, v = (x.detach() for x in qkv())
+    out = sparse_attention(q, k, v.requires_grad_(), FAR, backend="cpu")
+    P = out.grad_fn.saved_tensors[5]
+    assert P.shape[:2] == (8, 8) and torch.allclose(P[:, :, :T].sum(1), torch.ones(8, T))       # softmax's weights
 
 
 @pytest.fixture
@@ -95,11 +88,11 @@ def three_threads():
 
 
 @pytest.mark.parametrize("heads", [1, 8])        # fewer key/value heads than threads, and more
-@pytest.mark.parametrize("name", [name for name in KEYS if name != "soft"])
+@pytest.mark.parametrize("name", ["offsets", "learned", "table"])
 def test_when_tasks_are_spread_over_threads_then_every_bit_is_the_same(name, heads, three_threads):
     several = results(name, B=1, H=heads, G=heads)
     torch.set_num_threads(1)
-    assert all(torch.equal(a, b) for a, b in zip(several, results(name, B=1, H=heads, G=heads), strict=True))
+    assert same(several, results(name, B=1, H=heads, G=heads))
 
 
 def test_when_several_threads_call_at_once_then_each_gets_its_own_result(three_threads):
@@ -109,7 +102,7 @@ def test_when_several_threads_call_at_once_then_each_gets_its_own_result(three_t
         caller.start()
     for caller in callers:
         caller.join()
-    assert len(found) == 4 and all(torch.equal(a, b) for one in found for a, b in zip(one, expected, strict=True))
+    assert len(found) == 4 and all(same(one, expected) for one in found)
 
 
 def test_when_a_kernel_fails_in_a_thread_then_the_caller_hears_it(three_threads):
@@ -126,42 +119,18 @@ def test_when_the_process_is_forked_then_the_child_has_threads_of_its_own(three_
     child = os.fork()
     if child == 0:
         with torch.no_grad():
-            same = torch.equal(sparse_attention(*qkv(), FAR, backend="cpu"), expected)
-        os._exit(0 if same else 1)
+            agrees = torch.equal(sparse_attention(*qkv(), FAR, backend="cpu"), expected)
+        os._exit(0 if agrees else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_when_a_number_is_not_one_then_the_result_says_so_for_its_readers_only():
+def test_when_a_number_is_nan_then_the_result_says_so_for_its_readers_only():
     q, k, v = (x.detach().clone() for x in qkv())
     k[0, 0, 30, 0] = math.nan
-    for name, readers in (("offsets", {30 + d for d in FAR.distances if 30 + d < T}), ("table", {30, 90, 91, 92})):
-        out = attend((q, k, v), name)
+    for name, readers in (("offsets", {30 + d for d in FAR.distances}), ("table", {30, 90, 91, 92})):
+        out = sparse_attention(q, k, v, KEYS[name], backend="cpu")
         assert {int(i) for i in out[0, 0].isnan().any(-1).nonzero()} == readers
         assert not out[1].isnan().any() and not out[0, 2:].isnan().any()
-
-
-def test_when_an_output_is_read_twice_then_its_derivative_can_be_taken_twice():
-    q, k, v = qkv()
-    out = sparse_attention(q, k, v, FAR, backend="cpu").square().sum()
-    first, second = torch.autograd.grad(out, q, retain_graph=True), torch.autograd.grad(out, q)
-    assert torch.equal(first[0], second[0])
-
-
-def test_when_own_edge_tables_are_many_then_old_ones_go_but_not_those_whose_derivative_is_due():
-    data, expected = qkv(), results("table")
-    number_of(checked(*data, KEYS["table"], 0, None, None, None))
-    out = attend(data, "table")
-    before = len(rules._rules)
-    for _ in range(2 * rules.TABLES):
-        sparse_attention(*(x.detach() for x in data), EdgeTable(TABLE.copy()), backend="cpu")
-    assert len(rules._rules) <= before + rules.TABLES
-    grads = torch.autograd.grad(out.square().sum(), data)
-    assert all(torch.equal(a, b) for a, b in zip(grads, expected[1:], strict=True))
-
-
-def test_when_a_rule_is_forgotten_then_the_error_says_what_to_do():
-    with pytest.raises(SuiteError, match="make a Pattern of it"):
-        rules.rule_of(-1)
 
 
 def test_when_numba_is_missing_then_auto_says_so_once_and_cpu_says_how_to_get_it(monkeypatch):
@@ -174,9 +143,10 @@ def test_when_numba_is_missing_then_auto_says_so_once_and_cpu_says_how_to_get_it
     assert torch.equal(out, sparse_attention(q, k, v, FAR, backend="torch"))
 
 
-def test_when_numba_is_not_there_then_the_attention_still_imports():
-    code = "import sys; sys.modules['numba'] = None; import lib.attention"
-    assert subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT).returncode == 0
+def test_when_numba_or_triton_is_not_there_then_the_attention_still_imports():
+    code = "import sys; sys.modules['numba'] = sys.modules['triton'] = None; from lib.attention.gpu import Gpu; print(Gpu().missing())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT, capture_output=True, text=True)
+    assert "pip install triton" in done.stdout, done.stderr
 
 
 @numba.njit
@@ -189,8 +159,7 @@ def test_when_exponentials_are_taken_then_they_are_right_to_two_units_in_the_las
     x = -np.geomspace(1e-8, 86.9, 200_001).astype(np.float32)
     out = np.empty_like(x)
     exponentials(x, out)
-    exact = np.exp(x.astype(np.float64))
-    assert np.abs(out / exact - 1).max() < 2 * 2 ** -23
+    assert np.abs(out / np.exp(x.astype(np.float64)) - 1).max() < 2 * 2 ** -23
     ends = np.array([0, -87.1, -np.inf, np.nan], np.float32)
     exponentials(ends, out)
     assert out[:3].tolist() == [1, 0, 0] and np.isnan(out[3])
@@ -205,7 +174,7 @@ def rounding(source_row, target_row, source, target, count):
 def test_when_numbers_are_stored_in_bfloat16_then_they_are_rounded_as_pytorch_does():
     bits = torch.randint(-2 ** 31, 2 ** 31 - 1, (4096, 16), generator=torch.Generator().manual_seed(0)).int()
     halves = torch.tensor([0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x7F800000, 0x7FC00000, 0x7F800001, -1, 1], dtype=torch.int64)
-    bits[0, :8] = halves.int()                       # ties, the largest number, infinity, numbers that are none
+    bits[0, :8] = halves.int()                       # ties, the largest number, infinity, NaNs
     numbers, stored = bits.view(torch.float32), torch.empty(4096, 16, dtype=torch.bfloat16)
     rounding(Row(16, "float32"), Row(16, "bfloat16"), numbers.data_ptr(), stored.data_ptr(), 4096)
     expected = numbers.bfloat16()
@@ -218,12 +187,3 @@ def test_when_numbers_are_stored_in_bfloat16_then_they_are_rounded_as_pytorch_do
 
 def test_when_a_file_of_the_kernels_changes_then_compiled_ones_are_not_found_in_the_cache():
     assert Row(16, "float32").type != type(Row(16, "float32").type)(16, "float32", "another stamp")
-
-
-def test_when_a_pattern_is_planned_then_its_rule_is_kept_by_what_it_means():
-    q, k, v = qkv()
-    same = (patterns.build("local", window=3, heads=4) for _ in range(2))
-    numbers = {number_of(checked(q, k, v, pattern, 0, None, None, None)) for pattern in same}
-    assert len(numbers) == 1
-    other = number_of(checked(q, k, v, patterns.build("local", window=4, heads=4), 0, None, None, None))
-    assert other not in numbers

@@ -11,11 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib import attention, patterns
 from lib.attention import BACKENDS, sparse_attention
-from lib.attention.call import CACHE, Cache, checked
-from lib.attention.rows import dots, dots_by_column
+from lib.attention.call import CACHE, cached, checked
+from lib.attention.pytorch.pairs import dots, dots_by_column
 from lib.errors import SuiteError
-from lib.patterns import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets,
-                          SoftWindow)
+from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow
 
 torch.set_num_threads(1)
 FAR = Offsets((0, 1, 2, 5, 13, 50))
@@ -105,26 +104,30 @@ def test_when_alpha_moves_a_rung_then_the_plan_is_made_anew_and_otherwise_kept()
         call = {"alpha": torch.tensor(alpha), "pattern": LearnedOffsets(1, (4, 8))}
         expected = sparse_attention(q, k, v, backend="reference", **call)
         assert (sparse_attention(q, k, v, backend="torch", **call) - expected).abs().max() < 1e-5
-        built.append(next(iter(CACHE._items.values()))[0])
-    assert len(CACHE._items) == 1
+        built.append(next(iter(CACHE.values())))
+    assert len(CACHE) == 1
     assert [a is b for a, b in zip(built, built[1:], strict=False)] == [True, False, False]
 
 
 def test_when_the_cache_is_full_then_the_oldest_goes_and_the_newest_stays():
     class Item:
-        def __init__(self, nbytes):
-            self.nbytes = nbytes
-    cache, made = Cache(limit=10), []
+        def __init__(self, megabytes):
+            self.nbytes = megabytes * 2 ** 20
+    made = []
 
-    def get(key, size):
-        return cache.get(key, lambda: made.append(key) or Item(size))
-    first = get("a", 4)
-    get("b", 4)
-    assert get("a", 4) is first                   # now b is the oldest
-    get("c", 4)
-    assert get("a", 4) is first and made == ["a", "b", "c"] and cache.bytes == 8
-    get("huge", 50)
-    assert cache.bytes == 50 and get("huge", 50).nbytes == 50 and made[-1] == "huge"
+    def get(key, megabytes):
+        return cached(key, lambda: made.append(key) or Item(megabytes))
+    CACHE.clear()
+    first = get("a", 100)
+    get("b", 100)
+    assert get("a", 100) is first                 # now b is the oldest
+    get("c", 100)
+    assert get("a", 100) is first and made == ["a", "b", "c"] and set(CACHE) == {"a", "c"}
+    huge = get("huge", 10 ** 4)
+    assert set(CACHE) == {"huge"} and get("huge", 10 ** 4) is huge
+    get("d", 1)
+    assert set(CACHE) == {"d"}
+    assert cached("d", lambda: Item(2), stale=lambda item: item.nbytes == 2 ** 20).nbytes == 2 ** 21
 
 
 def chosen(pattern, T, B=1, H=4, dtype=torch.float32, **learned):
@@ -171,7 +174,7 @@ def test_when_the_pattern_is_dense_then_no_mask_is_made(causal):
     CACHE.clear()
     out = sparse_attention(*data, patterns.build("dense", causal=causal))
     full = torch.nn.functional.scaled_dot_product_attention(*data, is_causal=causal, enable_gqa=True)
-    assert torch.equal(out, full) and not CACHE._items
+    assert torch.equal(out, full) and not CACHE
 
 
 def test_when_a_backend_is_added_to_the_registry_then_it_is_used_by_name(monkeypatch):
@@ -235,6 +238,9 @@ ERRORS = {
     "table heads": (dict(pattern=EdgeTable(np.stack([TABLE] * 3))), r"pattern\.heads = 3"),
     "backend": (dict(backend="torhc"), "unknown backend 'torhc'; did you mean 'torch'"),
 }
+ERRORS["interpolated keys in a mask"] = (
+    dict(pattern=LearnedOffsets(1, (4,)), alpha=ONE, backend="masked"),
+    "'masked' cannot do LearnedOffsets in torch.float32 on cpu; use one of: auto, reference")
 MALFORMED = [([0, 20], "keys 0 to 20"), ([-2, 0], "keys -2 to"), ([3, 3], "ascend"), ([-1, 3], "ascend")]
 EMPTY = {"offsets": Offsets((3,)), "table": EdgeTable(np.where(np.arange(20)[:, None] == 7, -1, 0).astype(np.int32)),
          "head": HeadOffsets((FAR, FAR, Offsets((1,)), FAR))}
@@ -261,12 +267,7 @@ def test_when_a_table_of_edges_is_malformed_then_it_is_refused(row, message, bac
         sparse_attention(X, KV, KV, EdgeTable(np.array([row] * 20, np.int32)), backend=backend)
 
 
-def test_when_a_mask_cannot_hold_interpolated_keys_then_the_error_says_which_backends_can():
-    with pytest.raises(SuiteError, match="'masked' cannot do LearnedOffsets in torch.float32 on cpu; use one of: auto, refer"):
-        sparse_attention(X, KV, KV, LearnedOffsets(1, (4,)), alpha=ONE, backend="masked")
-
-
-def test_when_distances_repeat_then_they_are_refused_as_a_key_would_count_twice():
-    for backend in ("torch", "cpu"):
-        with pytest.raises(SuiteError, match="without repeats"):
-            sparse_attention(X, KV, KV, Offsets((0, 1, 1)), backend=backend)
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_when_distances_repeat_then_they_are_refused_as_a_key_would_count_twice(backend):
+    with pytest.raises(SuiteError, match="without repeats"):
+        sparse_attention(X, KV, KV, Offsets((0, 1, 1)), backend=backend)

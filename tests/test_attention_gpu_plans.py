@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from lib.attention.call import checked
 from lib.attention.gpu import plans
-from lib.patterns import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets,
-                          SoftWindow, expand)
+from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow, expand
 
 
 def plan_of(keys, T, H=4, G=2, half=True, rungs=()):

@@ -152,7 +152,8 @@ def test_when_numba_is_missing_then_the_formulas_take_its_place():
         import sys
         {missing}
         import torch
-        from lib import ops, rope
+        from lib import rope
+        from lib.fused import ops
         x = torch.linspace(-3, 3, 2 * 5 * 24).view(2, 5, 24).requires_grad_()
         q, k, v = rope.heads(ops.rms_norm(x, torch.ones(24), 0.1), rope.turns(5, 6), 2, 1)
         loss = ops.cross_entropy(ops.swiglu(x), torch.eye(12), torch.arange(10).view(2, 5)) + (q * k + v).sum()

@@ -1,4 +1,10 @@
-"""Attention over the keys that a pattern names: one function, several backends that never import one another."""
+"""Attention over the keys that a pattern names: one function, several backends that never import one another.
+
+Read next: `call` (what a backend is given), `reference` (what is correct), `masked` (SDPA with a mask). Then the three
+that touch only the pairs of the pattern: `pytorch` (plain torch; the shortest), `cpu` (numba, what training uses on a
+CPU) and `gpu` (Triton). `keys` has what they ask of a pattern's keys. The forms that keys take are in
+`lib.patterns.base`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +18,10 @@ from lib.attention.call import Call, checked
 from lib.attention.cpu import Cpu
 from lib.attention.gpu import Gpu
 from lib.attention.masked import Masked, dense_kind
+from lib.attention.pytorch import Torch
 from lib.attention.reference import Reference
-from lib.attention.pytorch import edges as torch_edges
-from lib.attention.pytorch import learned as torch_learned
-from lib.attention.pytorch import offsets as torch_offsets
 from lib.errors import SuiteError, one_of
-from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, LearnedOffsets,
-                               Pattern, SoftWindow)
+from lib.patterns.base import EdgeTable, HeadOffsets, Keys, Pattern, SoftWindow
 
 __all__ = ["BACKENDS", "Backend", "Call", "choose", "sparse_attention"]
 
@@ -26,8 +29,8 @@ __all__ = ["BACKENDS", "Backend", "Call", "choose", "sparse_attention"]
 class Backend(Protocol):
     """One implementation of the whole function.
 
-    `missing` says what this machine lacks for it and how to get that; empty: nothing. `supports` says whether it can do a
-    call, values and gradients, where nothing is missing; calling it does it.
+    `missing` says what this machine lacks for it and how to get that; empty if nothing is missing. `supports` says
+    whether it can do a call, values and gradients, where nothing is missing. Calling the backend does the call.
     """
 
     def missing(self) -> str: ...
@@ -37,38 +40,21 @@ class Backend(Protocol):
     def __call__(self, call: Call) -> torch.Tensor: ...
 
 
-class Torch:
-    """Backend `torch`: only the listed pairs, backward written by hand; any pattern, any device."""
-
-    def missing(self) -> str:
-        return ""
-
-    def supports(self, call: Call) -> bool:
-        return True
-
-    def __call__(self, call: Call) -> torch.Tensor:
-        match call.keys:
-            case LearnedOffsets():
-                return torch_learned.attend(call)
-            case EdgeTable():
-                return torch_edges.attend(call)
-        return torch_offsets.attend(call)
-
-
-BACKENDS: dict[str, Backend] = {"reference": Reference(), "masked": Masked(), "torch": Torch(), "cpu": Cpu(), "gpu": Gpu()}
+BACKENDS: dict[str, Backend] = {"reference": Reference(), "masked": Masked(), "torch": Torch(), "cpu": Cpu(),
+                                "gpu": Gpu()}
 
 FEW_PAIRS = {"cpu": 2**15, "torch": 2**17}     # B * H * T^2 below which a mask wins whatever the number of keys
 MASK_LENGTH = 8192                             # the longest T for which an accelerator gets a mask: 64 MiB a head
 
 
 def choose(call: Call) -> str:
-    """What `auto` means for this call.
+    """The name of the backend that `auto` means for this call.
 
-    On a CPU, measured with one thread, forward and backward: the call itself costs `cpu` 0.25 ms, in which SDPA with a mask
-    does 4 heads of T = 64 in float32; `cpu` takes 0.7 of SDPA's time at T = 128, 0.2 at T = 256, and as much as SDPA where
-    every query attends every key. In bfloat16 SDPA is slower from T = 16 on. Without numba: `torch`, which costs as much as a
-    mask at C = T/2 keys, and 1.5 times as much below `FEW_PAIRS`. Dense patterns need no mask, and SDPA halves the work of
-    causal ones. Accelerators have not been measured.
+    On a CPU, measured with one thread, forward and backward: the call itself costs `cpu` 0.25 ms, in which SDPA with a
+    mask does 4 heads of T = 64 in float32; `cpu` takes 0.7 of SDPA's time at T = 128, 0.2 at T = 256, and as much as
+    SDPA where every query attends every key. In bfloat16 SDPA is slower from T = 16 on. Without numba it is `torch`,
+    which costs as much as a mask at C = T/2 keys, and 1.5 times as much below `FEW_PAIRS`. Dense patterns need no mask,
+    and SDPA halves the work of causal ones. Accelerators have not been measured.
     """
     B, H, G, T, D = call.shape
     if dense_kind(call) and call.slopes is None:
@@ -108,17 +94,18 @@ def _columns(keys: Keys) -> int:
 
 
 def sparse_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern | Keys, layer: int = 0, *,
-                     alpha: torch.Tensor | None = None, span: torch.Tensor | None = None, slopes: torch.Tensor | None = None,
-                     backend: str = "auto") -> torch.Tensor:
-    """`softmax(q.k / sqrt(D)) v` over the keys of `pattern` in `layer`: `[B, H, T, D]`, in the dtype of q or of autocast.
+                     alpha: torch.Tensor | None = None, span: torch.Tensor | None = None,
+                     slopes: torch.Tensor | None = None, backend: str = "auto") -> torch.Tensor:
+    """`softmax(q.k / sqrt(D)) v` over the keys of `pattern` in `layer`: `[B, H, T, D]`, in q's or autocast's dtype.
 
     q `[B, H, T, D]`; k and v `[B, G, T, D]`, G divides H: query head h uses key/value head `h // (H // G)`.
-    pattern: a `Pattern`, or keys in one of the forms of `lib.patterns.base` (an edge table of one's own, for instance).
-    alpha: 0-dim, for LearnedOffsets. span: `[H]`, for SoftWindow. Both may require a gradient.
-    slopes: `[H]`, ALiBi (arXiv 2108.12409): the bias `-slope * |i - j|`, a learned rung's real distance included.
-    backend: `auto` (the fastest measured, see `choose`), `cpu` (numba), `gpu` (Triton), `torch`, `masked` or `reference`.
-    A `SuiteError` names what does not fit: shapes, a missing alpha, a backend that is not there or cannot do it, a query
-    without any key. Of `cpu`, `gpu` and `torch` there are first derivatives only: `create_graph=True` is refused.
+    pattern: a `Pattern`, or keys in one of the forms of `lib.patterns.base` (an edge table of your own, for instance).
+    alpha: 0-dim, for LearnedOffsets. span: `[H]`, in tokens, for SoftWindow. Both may require a gradient.
+    slopes: `[H]`, ALiBi (arXiv 2108.12409): the bias `-slope * |i - j|`, with the real distance of a learned rung.
+    backend: `auto` (the fastest measured, see `choose`), `cpu` (numba), `gpu` (Triton), `torch`, `masked` or
+    `reference`. Errors: a `SuiteError` names what does not fit: shapes, a missing alpha, a backend that is absent or
+    cannot do the call, a query without any key. `cpu`, `gpu` and `torch` have first derivatives only: they refuse
+    `create_graph=True`.
     """
     attend = _opaque if torch.compiler.is_compiling() else _attend
     return attend(q, k, v, pattern, layer, alpha, span, slopes, backend)
@@ -136,5 +123,5 @@ def _attend(q, k, v, pattern, layer, alpha, span, slopes, backend) -> torch.Tens
     return BACKENDS[name](call)
 
 
-# Plans are Python's and numpy's work, done once and kept: not for torch.compile to trace, whose program is cut here.
+# torch.compile must not trace the building of plans, which is Python and numpy: its program is cut here.
 _opaque = torch.compiler.disable(_attend)

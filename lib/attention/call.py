@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from cachetools import LRUCache
 
 from lib.errors import SuiteError, require
-from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, LearnedOffsets,
-                               Pattern, SoftWindow)
+from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Pattern, SoftWindow
 
 CACHE_BYTES = 256 * 2**20      # plans and masks together; a plan of 16,384 rows of 24 keys is 6 MiB
+# An item has `nbytes`. One that is larger than the whole cache counts as the whole: it stays until the next one comes.
+CACHE: LRUCache[Hashable, Any] = LRUCache(CACHE_BYTES, getsizeof=lambda item: min(item.nbytes, CACHE_BYTES))
+_lock = threading.Lock()
+
+
+def cached(key: Hashable, build: Callable[[], Any], stale: Callable[[Any], bool] = lambda item: False) -> Any:
+    """The item of `key` in `CACHE`, built where it is missing or `stale`. Safe between threads."""
+    with _lock:
+        item = CACHE.get(key)
+    if item is None or stale(item):
+        item = build()
+        with _lock:
+            CACHE[key] = item
+    return item
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,21 +94,20 @@ def checked(q, k, v, pattern, layer, alpha, span, slopes) -> Call:
     return Call(q, k, v, pattern if is_pattern else None, keys, layer, alpha, alpha_value, span, slopes)
 
 
-def refuse_empty(has_key: torch.Tensor) -> None:
-    """`has_key` Boolean, queries last; softmax over no key is not a number, so it is an error here."""
-    if not bool(has_key.all()):
-        query = int((~has_key).nonzero()[0, -1])
-        raise SuiteError(f"pattern: query {query} attends no key; every query needs one (its own position, for instance)")
+def arithmetic(x: torch.Tensor) -> torch.dtype:
+    """float64 for float64, float32 for all else: softmax in half precision loses the logits, and sums are slower."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def check_table(keys: EdgeTable, T: int) -> None:
-    """Rows of an edge table must ascend without repeats, end in -1s where they are short, and name keys below T."""
-    table = keys.keys
-    low, high = (int(table.min()), int(table.max())) if table.size else (-1, -1)
-    require(-1 <= low and high < T, "pattern", f"edge table of keys {low} to {high}", f"keys 0 to T - 1 = {T - 1}, or -1")
-    left, right = table[..., :-1], table[..., 1:]
-    ascends = (right > left) & (left >= 0) | (right == -1)
-    require(bool(ascends.all()), "pattern", "edge table", "rows that ascend without repeats, with -1 at the end only")
+def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A backward that refuses `create_graph=True`; torch would otherwise take its gradients for constants."""
+    @functools.wraps(backward)
+    def checked_backward(ctx, *grads):
+        if torch.is_grad_enabled():
+            raise SuiteError("create_graph = True is not valid: this attention has first derivatives only; "
+                             "use backend='reference' for gradients of gradients")
+        return backward(ctx, *grads)
+    return checked_backward
 
 
 def _autocast_dtype(q: torch.Tensor) -> torch.dtype | None:
@@ -109,7 +122,8 @@ def _check_keys(keys: Keys, H: int, T: int) -> None:
         table = keys.keys
         rows = table.ndim in (2, 3) and table.shape[-2] == T
         require(rows, "pattern", f"edge table {table.shape}", f"[T, C] or [H, T, C] with T = {T}")
-        require(table.ndim == 2 or table.shape[0] == H, "pattern.heads", table.shape[0], f"the number of query heads, {H}")
+        shared = table.ndim == 2 or table.shape[0] == H
+        require(shared, "pattern.heads", table.shape[0], f"the number of query heads, {H}")
 
 
 def _check_alpha(keys: Keys, alpha: torch.Tensor | None) -> float | None:
@@ -130,36 +144,5 @@ def _check_span(keys: Keys, H: int, span: torch.Tensor | None) -> None:
     shape = None if span is None else tuple(span.shape)
     require(shape == (H,), "span", shape, f"a tensor of shape ({H},), as each head learns its span")
     low = float(span.detach().min())
-    require(low > -keys.ramp, "span", low, f"above -ramp = {-keys.ramp}; below it a query attends no key, not even itself")
-
-
-class Cache:
-    """What was built most recently, up to a number of bytes; the newest entry always stays. Safe between threads."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.bytes = limit, 0
-        self._items: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable, build: Callable[[], Any], stale: Callable[[Any], bool] = lambda item: False) -> Any:
-        """The item of `key`, built when it is missing or `stale`. An item has `nbytes`."""
-        with self._lock:
-            if key in self._items and not stale(self._items[key][0]):
-                self._items.move_to_end(key)
-                return self._items[key][0]
-        item = build()
-        with self._lock:
-            self.bytes -= self._items.pop(key, (None, 0))[1]
-            self._items[key] = item, item.nbytes
-            self.bytes += item.nbytes
-            while self.bytes > self.limit and len(self._items) > 1:
-                self.bytes -= self._items.popitem(last=False)[1][1]
-        return item
-
-    def clear(self) -> None:
-        with self._lock:
-            self._items.clear()
-            self.bytes = 0
-
-
-CACHE = Cache(CACHE_BYTES)
+    require(low > -keys.ramp, "span", low,
+            f"above -ramp = {-keys.ramp}; below it a query attends no key, not even itself")

@@ -1,13 +1,13 @@
-"""Torch's own scaled dot product attention: causal, full, or with a mask; also what sparse patterns are compared with."""
+"""Torch's scaled dot product attention (SDPA): causal, full, or with a mask. Sparse patterns are compared with it."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 
-from lib.attention.call import CACHE, Call, check_table, refuse_empty
-from lib.patterns.base import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets,
-                               expand)
+from lib.attention.call import Call, cached
+from lib.attention.keys import check_table, keys_by_head, refuse_empty
+from lib.patterns.base import EdgeTable, LearnedOffsets, Offsets, expand
 
 
 class Masked:
@@ -21,7 +21,8 @@ class Masked:
 
     def __call__(self, call: Call) -> torch.Tensor:
         kind = None if call.slopes is not None else dense_kind(call)
-        mask = None if kind else _bias(call) if call.span is not None else cached_mask(call)
+        mask = None if kind else _bias(call) if call.span is not None else cached(
+            ("mask", call.identity, call.q.dtype), lambda: _mask(call))
         return F.scaled_dot_product_attention(call.q, call.k, call.v, attn_mask=mask, is_causal=kind == "causal",
                                               enable_gqa=call.q.shape[1] != call.k.shape[1])
 
@@ -36,20 +37,14 @@ def dense_kind(call: Call) -> str | None:
     return ("causal" if keys.causal else "full") if covered else None
 
 
-def cached_mask(call: Call) -> torch.Tensor:
-    """Boolean `[1, H or 1, T, T]`; with ALiBi the bias, -inf where not attended."""
-    return CACHE.get(("mask", call.identity, call.q.dtype), lambda: _mask(call))
-
-
 def _mask(call: Call) -> torch.Tensor:
+    """Boolean `[1, H or 1, T, T]`; with ALiBi the bias, -inf where not attended."""
     T = call.q.shape[2]
-    table = call.keys if isinstance(call.keys, EdgeTable) else None
-    if table is not None:
-        check_table(table, T)
-    per_head = isinstance(call.keys, HeadOffsets) or (table is not None and table.keys.ndim == 3)
-    mask = torch.from_numpy(expand(call.keys, T, call.q.shape[1] if per_head else 1))
+    if isinstance(call.keys, EdgeTable):
+        check_table(call.keys, T)
+    mask = torch.from_numpy(expand(call.keys, T, call.q.shape[1] if keys_by_head(call.keys) else 1))
     refuse_empty(mask.any(-1))
-    mask = mask.to(call.q.device)[None]                                                 # (1, H or 1, T, T)
+    mask = mask.to(call.q.device)[None]
     return mask if call.slopes is None else _alibi(call).masked_fill(~mask, float("-inf"))
 
 

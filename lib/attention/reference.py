@@ -1,4 +1,4 @@
-"""The definition of correct: every pair written out, in float64. It shares no code with the fast paths.
+"""The definition of correct: every pair written out, in float64. It shares no arithmetic with the fast paths.
 
 Fixed patterns are taken from their rule (`Pattern.mask`), not from the keys that the fast paths use.
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 
-from lib.attention.call import Call, check_table, refuse_empty
-from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, LearnedOffsets,
-                               Offsets, SoftWindow)
+from lib.attention.call import Call
+from lib.attention.keys import check_table, keys_by_head, refuse_empty
+from lib.patterns.base import EdgeTable, LearnedOffsets, expand
 
 
 class Reference:
@@ -36,7 +35,7 @@ class Reference:
 
 
 def _masked(q, k, v, weights: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Softmax attention whose terms `exp(q.k / sqrt(D) + bias)` are multiplied by `weights` `[H, T, T]`; 0: not attended."""
+    """Softmax over terms `exp(q.k / sqrt(D) + bias) * weights`; weights `[H, T, T]`, 0 where not attended."""
     allowed = weights > 0
     refuse_empty(allowed.any(-1))
     scores = (q @ k.mT / math.sqrt(q.shape[-1]) + bias).masked_fill(~allowed, -math.inf)    # (B, H, T, T)
@@ -48,7 +47,12 @@ def _masked(q, k, v, weights: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 def _weights_and_bias(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     """`[H or 1, T, T]`: the weight of each pair (0: not attended, below 1: soft span), and ALiBi's `-slope * |d|`."""
     B, H, G, T, D = call.shape
-    mask = call.pattern.mask(call.layer, T) if call.pattern is not None else _bare_mask(call.keys, T)
+    if isinstance(call.keys, EdgeTable):
+        check_table(call.keys, T)
+    if call.pattern is not None:
+        mask = call.pattern.mask(call.layer, T)
+    else:
+        mask = expand(call.keys, T, H if keys_by_head(call.keys) else 1)
     weights = torch.tensor(mask if len(mask) == H else mask[:1]).to(call.q.device).double()
     i = torch.arange(T, device=call.q.device)
     d = (i[:, None] - i[None, :]).double()
@@ -59,32 +63,11 @@ def _weights_and_bias(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     return weights, -slopes[:, None, None] * d.abs()
 
 
-def _bare_mask(keys: Keys, T: int) -> np.ndarray:
-    """Boolean `[H or 1, T, T]` of keys that came without a pattern: a loop over queries."""
-    if isinstance(keys, HeadOffsets):
-        return np.concatenate([_bare_mask(offsets, T) for offsets in keys.heads])
-    if isinstance(keys, EdgeTable):
-        check_table(keys, T)
-        tables = keys.keys if keys.keys.ndim == 3 else keys.keys[None]
-        mask = np.zeros((len(tables), T, T), bool)
-        for h, table in enumerate(tables):
-            for i in range(T):
-                mask[h, i, [j for j in table[i] if j >= 0]] = True
-        return mask
-    if isinstance(keys, SoftWindow):
-        keys = Offsets(tuple(range(keys.window + 1)))
-    mask = np.zeros((1, T, T), bool)
-    for i in range(T):
-        wanted = [i - d for d in keys.distances] + list(range(keys.leading))
-        mask[0, i, [j for j in wanted if 0 <= j < T and not (keys.causal and j > i)]] = True
-    return mask
-
-
 def _learned(q, k, v, keys: LearnedOffsets, alpha: torch.Tensor, slopes: torch.Tensor | None) -> torch.Tensor:
     """Rungs at `d = alpha * f`: key and value `(1-t) * x[i-lo] + t * x[i-lo-1]`, `lo = floor(d)`, `t = d - lo`.
 
-    Valid where `i >= lo`; the further index is clamped at 0. `lo` is an integer, so the derivative of `t` to alpha is f,
-    at integer distances too.
+    Valid where `i >= lo`; the further index is clamped at 0. `lo` is an integer, so the derivative of `t` to alpha is
+    f, at integer distances too.
     """
     B, H, T, D = q.shape
     i = torch.arange(T, device=q.device)

@@ -1,14 +1,14 @@
-"""The model's element-wise parts on a CPU, one pass over memory each: numba kernels for `lib.fused.ops`, which has the formulas.
+"""The model's element-wise parts on a CPU, one pass over memory each: numba kernels for `lib.fused.ops`.
 
-Arrays are C-contiguous; their numbers are float32, or bfloat16 as the uint16 that holds its bits. Arithmetic is float32.
-A call does rows `ROWS * begin` to `ROWS * end`, so that several threads can share the work.
+Arrays are C-contiguous; their numbers are float32, or bfloat16 as the uint16 that holds its bits. Arithmetic is
+float32. A call does rows `ROWS * begin` to `ROWS * end`, so that several threads can share the work.
 
-Results repeat bit for bit, wherever the arrays lie. LLVM has two versions of a loop that stores: vector code, and plain code
-for arrays that may overlap, by a test that neighbours in memory fail too. So a loop that stores has IEEE arithmetic, of which
-every version gives the same; sums in any order are loops that only read.
+Results repeat bit for bit, wherever the arrays lie. LLVM has two versions of a loop that stores: vector code, and plain
+code for arrays that may overlap, by a test that neighbours in memory fail too. So a loop that stores has IEEE
+arithmetic, of which every version gives the same; sums in any order are loops that only read.
 
-An inner loop becomes vector code where it runs over whole rows (`x[n, F:]`, then `[c]`): an index that is computed might be
-negative for all that numba knows, and costs a choice a number.
+An inner loop becomes vector code where it runs over whole rows (`x[n, F:]`, then `[c]`): an index that is computed
+might be negative for all that numba knows, and costs a choice a number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 ROWS = 64                   # rows of a block; a gain's gradient is summed over each, then over blocks: less rounding
 
 kernel = njit(cache=True, nogil=True, error_model="numpy")
-summing = njit(fastmath={"reassoc", "contract"})      # for loops that store nothing; not "nnan": a diverged run must say so
+summing = njit(fastmath={"reassoc", "contract"})      # for loops that store nothing; without "nnan": NaN must stay NaN
 WORD = ir.IntType(32)
 one, half = np.float32(1), np.float32(0.5)
 
@@ -41,16 +41,38 @@ def pairs(x: torch.Tensor) -> np.ndarray:
     return array(x).view(np.uint32 if x.dtype == torch.bfloat16 else np.complex64)
 
 
+def alike(kind: ir.Type, scalar: ir.Type) -> ir.Type:
+    """`scalar`, or a vector of it as long as the vector `kind`."""
+    return ir.VectorType(scalar, kind.count) if isinstance(kind, ir.VectorType) else scalar
+
+
+def every(kind: ir.Type, number: int) -> ir.Constant:
+    return kind([number] * kind.count if isinstance(kind, ir.VectorType) else number)
+
+
+def widened(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
+    """float32 of bfloat16 bits, a number or a vector."""
+    words = alike(bits.type, WORD)
+    return builder.bitcast(builder.shl(builder.zext(bits, words), every(words, 16)), alike(bits.type, ir.FloatType()))
+
+
+def rounded(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """bfloat16 bits of float32, a number or a vector: the nearest, ties to even; NaN stays NaN."""
+    words = alike(value.type, WORD)
+    word = builder.bitcast(value, words)
+    odd = builder.and_(builder.lshr(word, every(words, 16)), every(words, 1))
+    nearest = builder.add(word, builder.add(odd, every(words, 0x7FFF)))
+    quiet = builder.or_(word, every(words, 0x400000))           # rounding could carry a NaN over to zero
+    word = builder.select(builder.fcmp_unordered("uno", value, value), quiet, nearest)
+    return builder.trunc(builder.lshr(word, every(words, 16)), alike(value.type, ir.IntType(16)))
+
+
 @intrinsic
 def wide(typing, x):
     """float32 of a stored number."""
     if isinstance(x, types.Float):
         return x(x), lambda context, builder, signature, arguments: arguments[0]
-
-    def code(context, builder, signature, arguments):
-        word = builder.shl(builder.zext(arguments[0], WORD), WORD(16))
-        return builder.bitcast(word, ir.FloatType())
-    return types.float32(x), code
+    return types.float32(x), lambda context, builder, signature, arguments: widened(builder, arguments[0])
 
 
 @intrinsic
@@ -59,12 +81,7 @@ def narrow(typing, x, like):
     if isinstance(like, types.Float):
         return x(x, like), lambda context, builder, signature, arguments: arguments[0]
 
-    def code(context, builder, signature, arguments):
-        word = builder.bitcast(arguments[0], WORD)
-        odd = builder.and_(builder.lshr(word, WORD(16)), WORD(1))
-        word = builder.add(word, builder.add(odd, WORD(0x7FFF)))
-        return builder.trunc(builder.lshr(word, WORD(16)), ir.IntType(16))
-    return types.uint16(x, like), code
+    return types.uint16(x, like), lambda context, builder, signature, arguments: rounded(builder, arguments[0])
 
 
 @intrinsic
@@ -108,7 +125,7 @@ def fma(typing, x, y, z):
 
 @intrinsic
 def maximum(typing, x, y):
-    """The larger, or not a number if either is none. Of Python's `max` LLVM makes no vector code."""
+    """Maximum of x and y; NaN if either is NaN. Of Python's `max` LLVM makes no vector code."""
     def code(context, builder, signature, arguments):
         number = ir.FloatType()
         function = builder.module.declare_intrinsic("llvm.maximum", [number], ir.FunctionType(number, [number, number]))
@@ -124,7 +141,7 @@ E0, E1, E2, E3, E4 = (np.float32(c) for c in (1.9875691500e-4, 1.3981999507e-3, 
 
 @njit
 def exp(x):
-    """To 2e-7 of the value, for x up to 88; 0 below -87. `math.exp` is a call a number; this becomes vector instructions."""
+    """To 2e-7 of the value, for x up to 88; 0 below -87. Becomes vector instructions, unlike a call of `math.exp`."""
     shifted = fma(x, LOG2_E, SHIFT)
     n = shifted - SHIFT
     r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))

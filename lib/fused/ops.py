@@ -1,7 +1,8 @@
-"""The model's element-wise parts. On a CPU passes over memory bound them: there each is one, backward by hand (`lib.fused.kernels`).
+"""The model's element-wise parts: RMS norm, SwiGLU, rotation, cross-entropy.
 
+On a CPU these operations are memory-bound, so each is one fused pass with a hand-written backward (in `kernels`).
 Each equals the formula in its docstring, value and gradient (tests/test_ops.py). With autocast they return its type and
-compute what needs more in float32. The backward passes are of first order: a gradient of a gradient is an error.
+compute what needs more in float32. They have first derivatives only: a gradient of a gradient is an error.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from lib.attention.cpu.threads import over_threads
+from lib.fused.threads import over_threads
 from lib.errors import require
 
 try:
@@ -41,7 +42,7 @@ def rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def fused(x: torch.Tensor) -> bool:
-    """Whether the kernels of `lib.fused.kernels` compute this: on a CPU, but not under `torch.compile`, which fuses by itself."""
+    """Whether `lib.fused.kernels` computes this: on a CPU, but not under `torch.compile`, which fuses by itself."""
     if kernels is None or x.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     return x.dtype in kernels.DTYPES and working_dtype(x) in kernels.DTYPES
@@ -104,8 +105,10 @@ def turn_heads(x: torch.Tensor, at: int, out: torch.Tensor, to: int, heads: int,
 
 
 def _slices(tokens: int, vocab: int, device: torch.device) -> list[slice]:
-    """Slices of tokens whose logits stay in a CPU's second cache (2 MiB of float32), or fill a GPU (512 MiB); 128 tokens at
-    least, since every slice reads the table and adds to the whole of its gradient."""
+    """Slices of tokens whose logits stay in a CPU's second cache (2 MiB of float32), or fill a GPU (512 MiB).
+
+    A slice has 128 tokens at least, since each one reads the table and adds to the whole of its gradient.
+    """
     rows = max(128, (2 ** 19 if device.type == "cpu" else 2 ** 27) // vocab)
     return [slice(at, at + rows) for at in range(0, tokens, rows)]
 
@@ -135,7 +138,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def surprise(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """`-log softmax(logits)[target]` of rows `[n, V]`, float32 or wider, and its gradient by the logits, in their place."""
+    """`-log softmax(logits)[target]` of rows `[n, V]`, float32 or wider, and its gradient, in place of the logits."""
     if fused(logits):
         losses = torch.empty(len(logits))
         over_rows(kernels.surprise, logits, targets, losses)
@@ -143,15 +146,15 @@ def surprise(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor,
     exact, target = torch.promote_types(logits.dtype, torch.float32), targets[:, None]
     share = logits.softmax(-1, dtype=exact)
     gap = logits.amax(-1, keepdim=True).to(exact) - logits.gather(-1, target).to(exact)
-    losses = gap - share.amax(-1, keepdim=True).log()                                  # the largest share cannot underflow
+    losses = gap - share.amax(-1, keepdim=True).log()                      # the largest share cannot underflow
     return losses[:, 0], share.scatter_add_(-1, target, share.new_full(target.shape, -1.0)).to(logits.dtype)
 
 
 def cross_entropy(hidden: torch.Tensor, table: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Mean `-log softmax(hidden @ table.T)[target]` in nats over the targets that are not -100.
 
-    hidden `[..., d]`, table `[V, d]`, targets `[...]`. Only scored tokens meet the table, and never all at once: the logits
-    of 32,768 tokens over a vocabulary of 32,768 are 4 GiB.
+    hidden `[..., d]`, table `[V, d]`, targets `[...]`. Only scored tokens meet the table, and never all at once: the
+    logits of 32,768 tokens over a vocabulary of 32,768 are 4 GiB.
     """
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
     scored = targets != IGNORED
@@ -163,7 +166,7 @@ def cross_entropy(hidden: torch.Tensor, table: torch.Tensor, targets: torch.Tens
 
 @torch.no_grad()
 def token_losses(hidden: torch.Tensor, table: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """`-log softmax(hidden @ table.T)[target]` of each token, float32, shaped as `targets`; NaN where a target is -100."""
+    """`-log softmax(hidden @ table.T)[target]` in nats of each token, float32, shaped as `targets`; NaN at -100."""
     shape, hidden, targets = targets.shape, hidden.flatten(0, -2), targets.flatten()
     known = targets.clamp(min=0)
     losses = [surprise(F.linear(hidden[part], table), known[part])[0].float()

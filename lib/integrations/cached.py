@@ -1,8 +1,9 @@
-"""Attention of a few queries over the keys that a cache holds: the pattern's rows are gathered, no `[T, T]` object is made.
+"""Attention of a few queries over a cache: the keys of their rows are gathered, and no `[T, T]` object is made.
 
-Generation needs an answer that a whole sequence does not: which keys has query `i` while the text is still growing? Here they
-are those of `pattern.plan(layer, length)` at one fixed `length`, the longest sequence, however far the text has come. A few
-patterns would answer otherwise at another length (`random_offsets` without a reach, scaled powers of two); most do not.
+Generation needs an answer that a whole sequence does not: which keys has query `i` while the text is still growing?
+Here they are those of `pattern.plan(layer, length)` at one fixed `length`, the longest sequence, however far the text
+has come. A few patterns would answer otherwise at another length (`random_offsets` without a reach, scaled powers of
+two); most do not.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lib.attention.call import CACHE
-from lib.attention.rows import arithmetic
-from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, LearnedOffsets,
-                               Offsets, Pattern, SoftWindow)
+from lib.attention.call import arithmetic, cached
+from lib.attention.keys import offsets_by_head, span_bias
+from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, Pattern
 from lib.patterns.learned import fractional_rungs
 
 GATHERED = 2**22        # numbers of gathered keys at a time: 16 MiB in float32
@@ -25,7 +25,7 @@ GATHERED = 2**22        # numbers of gathered keys at a time: 16 MiB in float32
 
 @lru_cache(maxsize=1024)
 def first_rows(pattern: Pattern, layer: int, length: int, T: int) -> Keys:
-    """Keys of the first `T` queries of a causal pattern at `length` tokens. Cached: plans are kept by these very objects."""
+    """Keys of the first `T` queries of a causal pattern at `length` tokens. Cached: plans are kept by object."""
     keys = pattern.plan(layer, length)
     match keys:
         case EdgeTable():
@@ -34,7 +34,7 @@ def first_rows(pattern: Pattern, layer: int, length: int, T: int) -> Keys:
             return _cut(keys, T)
         case HeadOffsets():
             return HeadOffsets(tuple(_cut(offsets, T) for offsets in keys.heads))
-    return keys                                     # a window, or a base: what does not fit T tokens drops out by itself
+    return keys                                     # a window, or a base: what does not fit T tokens drops out
 
 
 def _cut(offsets: Offsets, T: int) -> Offsets:
@@ -44,17 +44,17 @@ def _cut(offsets: Offsets, T: int) -> Offsets:
 def attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: Keys, positions: torch.Tensor,
                 start: torch.Tensor | int = 0, *, alpha: torch.Tensor | None = None,
                 span: torch.Tensor | None = None) -> torch.Tensor:
-    """`softmax(q.k / sqrt(D)) v` over the rows `positions` of a causal pattern's keys: `[B, H, Q, D]` in the dtype of q.
+    """`softmax(q.k / sqrt(D)) v` over the rows `positions` of a causal pattern's keys: `[B, H, Q, D]`, q's dtype.
 
-    q `[B, H, Q, D]`, its places in their sequences `positions` `[B or 1, Q]`; k and v `[B, G, S, D]`, whose column `start`
-    (`[B or 1]`, for sequences with padding on the left) holds place 0. alpha and span as in `sparse_attention`.
+    q `[B, H, Q, D]`, its places in their sequences `positions` `[B or 1, Q]`; k and v `[B, G, S, D]`, whose column
+    `start` (`[B or 1]`, for sequences with padding on the left) holds place 0. alpha and span as in `sparse_attention`.
     """
     B, H, Q, D = q.shape
     G = k.shape[1]
     rungs = _rungs(keys, alpha) if isinstance(keys, LearnedOffsets) else None
     index = _key_places(keys, rungs, positions)                                         # (P, H or 1, Q, C)
     start = torch.as_tensor(start, device=q.device).view(-1, 1, 1, 1)
-    bias = None if span is None else _span_bias(keys, span.to(arithmetic(q)))           # (H, C)
+    bias = None if span is None else span_bias(span.to(arithmetic(q)), keys.ramp, keys.window + 1)      # (H, C)
     step = max(1, GATHERED // (B * max(G, index.shape[1]) * index.shape[3] * D))
     return torch.cat([_attend(part, k, v, places, start, rungs, bias)
                       for part, places in zip(q.split(step, 2), index.split(step, 2), strict=True)], 2)
@@ -67,52 +67,38 @@ class Rungs(NamedTuple):
 
 def _rungs(keys: LearnedOffsets, alpha: torch.Tensor) -> Rungs:
     """All rungs of the base that exist at alpha: those that reach beyond a sequence's start have no key there."""
-    found = fractional_rungs(keys.base, keys.window, float(alpha.detach()), 2 * max(keys.base) + 1)
-    lo, t, f = (torch.tensor([rung[at] for rung in found], device=alpha.device) for at in range(3))
-    return Rungs(lo, t + (alpha - alpha.detach()) * f)          # t from double precision: alpha * 987 in float32 loses it
-
-
-class Distances(NamedTuple):
-    """Offsets of each head, or of one for all: distances filled up with one that no query reaches, and leading keys."""
-    back: torch.Tensor      # (H or 1, C)
-    leading: torch.Tensor   # (H or 1)
-    most: int               # the largest of `leading`
-    nbytes: int
-
-
-def _distances(keys: Keys, device: torch.device) -> Distances:
-    if isinstance(keys, HeadOffsets):
-        heads = keys.heads
-    else:
-        heads = (keys if isinstance(keys, Offsets) else Offsets(tuple(range(keys.window + 1))),)
-    C = max(len(offsets.distances) for offsets in heads)
-    beyond = torch.iinfo(torch.int32).max
-    back = torch.tensor([[*offsets.distances, *[beyond] * (C - len(offsets.distances))] for offsets in heads], device=device)
-    leading = [offsets.leading for offsets in heads]
-    return Distances(back, torch.tensor(leading, device=device), max(leading), back.nbytes)
+    rungs = fractional_rungs(keys.base, keys.window, float(alpha.detach()), 2 * max(keys.base) + 1)
+    lo, t, f = (torch.tensor([rung[at] for rung in rungs], device=alpha.device) for at in range(3))
+    return Rungs(lo.long(), t + (alpha - alpha.detach()) * f)      # t is from float64: alpha * 987 in float32 loses it
 
 
 def _key_places(keys: Keys, rungs: Rungs | None, positions: torch.Tensor) -> torch.Tensor:
     """Places of the keys of queries at `positions` `[P, Q]`: `[P, H or 1, Q, C]`, negative where there is none."""
-    device = positions.device
     if isinstance(keys, EdgeTable):
-        table = CACHE.get(("rows", keys, device), lambda: torch.from_numpy(keys.keys).to(device))
+        table = cached(("rows", keys, positions.device), lambda: torch.from_numpy(keys.keys).to(positions.device))
         table = table if table.ndim == 3 else table[None]
         return table[:, positions].transpose(0, 1).long()
-    known = CACHE.get(("rows", keys, device), lambda: _distances(keys, device))
-    back = known.back if rungs is None else torch.cat([known.back, rungs.lo[None]], -1)
+    back, leading = cached(("rows", keys, positions.device), lambda: Distances(keys, positions.device)).tensors
+    back = back if rungs is None else torch.cat([back, rungs.lo[None]], -1)
     query = positions[:, None, :, None]
     near = query - back[:, None]                                                        # (P, H or 1, Q, C)
-    lead = torch.arange(known.most, device=device)
+    lead = torch.arange(max(offsets.leading for offsets in offsets_by_head(keys)), device=positions.device)
     missed = (query - lead)[..., None].ne(back[:, None, None]).all(-1)                  # no distance reaches it already
-    seen = missed & (lead <= query) & (lead < known.leading[:, None, None])
+    seen = missed & (lead <= query) & (lead < leading[:, None, None])
     return torch.cat([near, lead.where(seen, -1)], -1)
 
 
-def _span_bias(keys: SoftWindow, span: torch.Tensor) -> torch.Tensor:
-    """Logarithm of the soft span's weights, `[H, C]`; -inf where a weight is 0."""
-    weight = ((span[:, None] + keys.ramp - torch.arange(keys.window + 1, device=span.device)) / keys.ramp).clamp(0, 1)
-    return torch.where(weight > 0, weight, 1).log().masked_fill(weight <= 0, -math.inf)
+class Distances:
+    """Distances of each head, or of one for all, `[H or 1, C]`, and numbers of leading keys, `[H or 1]`."""
+
+    def __init__(self, keys: Keys, device: torch.device) -> None:
+        heads = offsets_by_head(keys)
+        C = max(len(offsets.distances) for offsets in heads)
+        beyond = torch.iinfo(torch.int32).max           # a distance that no query reaches
+        filled = [[*offsets.distances, *[beyond] * (C - len(offsets.distances))] for offsets in heads]
+        leading = [offsets.leading for offsets in heads]
+        self.tensors = [torch.tensor(x, dtype=torch.int64, device=device) for x in (filled, leading)]
+        self.nbytes = sum(x.nbytes for x in self.tensors)
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, index: torch.Tensor, start: torch.Tensor,
@@ -144,5 +130,5 @@ def _gathered(x: torch.Tensor, index: torch.Tensor, start: torch.Tensor, rungs: 
     if rungs is None:
         return near
     C = index.shape[-1] - len(rungs.t)
-    far = take(index[..., C:] - 1)                  # its place is clamped at the sequence's start, as in `lib.attention`
+    far = take(index[..., C:] - 1)                  # clamped at the sequence's start, as in `lib.attention`
     return torch.cat([near[..., :C, :], near[..., C:, :].lerp(far, rungs.t.to(dtype)[:, None])], -2)

@@ -3,8 +3,9 @@
     name = register(build("scaled_base", layers=16, heads=8, schedule="coprime"), length=1024)
     model = AutoModelForCausalLM.from_config(config, attn_implementation=name)
 
-A batch with padding, on either side, is attended as if each sequence stood alone. What a pattern cannot keep is refused, never
-dropped: windows and masks of the model's own, packed sequences, attention dropout, attention weights as an output.
+A batch with padding, on either side, is attended as if each sequence stood alone. What a pattern cannot keep is
+refused, never dropped: windows and masks of the model's own, packed sequences, attention dropout, attention weights as
+an output.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from lib.errors import SuiteError, one_of, require
 from lib.integrations.cached import attend_rows, first_rows
 from lib.patterns.base import Pattern, whole
 
-RESERVED = ("/", "|", "eager", "flash", "flex_attention", "sdpa")       # names that transformers gives a meaning of its own
+RESERVED = ("/", "|", "eager", "flash", "flex_attention", "sdpa")       # names with a meaning in transformers
 REFUSED = {
-    "sliding_window": "this layer has a window of its own; set sliding_window = None in its config, or layer_types all to "
-                      "'full_attention'",
+    "sliding_window": "this layer has a window of its own; set sliding_window = None in its config, or layer_types all "
+                      "to 'full_attention'",
     "softcap": "it caps its attention logits; set that option of its config to None",
     "s_aux": "it has learned attention sinks, which patterns do not have",
     "position_bias": "it adds a position bias to its attention logits, which patterns do not have",
@@ -30,8 +31,8 @@ REFUSED = {
     "output_attentions": "attention weights are never all formed; use attn_implementation='eager' to see them",
 }
 
-# What `mask` says, by its last dimension. Never None: a model that leaves the attention interface aside would then attend
-# without any mask; so it fails on the shape.
+# What `mask` says, by its last dimension. Never None: a model that leaves the attention interface aside would then
+# attend without any mask; so it fails on the shape.
 PLAIN, PLACES, OTHER = 2, 3, 4
 
 _registered: dict[str, Registered] = {}
@@ -41,9 +42,9 @@ def register(pattern: Pattern, *, length: int | None = None, name: str | None = 
     """Make `pattern` an attention implementation of transformers; the name for `attn_implementation=` comes back.
 
     pattern: made for the model's layers and heads. Decoders take causal patterns, encoders those with causal=False.
-    length: of causal patterns, the longest sequence in tokens, prompt and generated text together. The keys of a query are
-    those at this length, however short the sequence is. Bidirectional patterns have those of each sequence's own length.
-    name: by default `sparse:` and the pattern's name. backend: of `lib.attention`, for all but cached decoding.
+    length: of causal patterns, the longest sequence in tokens, prompt and generated text together. The keys of a query
+    are those at this length, however short the sequence is. Bidirectional patterns have those of each sequence's own
+    length. name: by default `sparse:` and the pattern's name. backend: of `lib.attention`, for all but cached decoding.
     A learned pattern also needs its parameters: `add_learned(model, pattern)`.
     """
     require(isinstance(pattern, Pattern), "pattern", pattern, "a Pattern, as lib.patterns.build makes it")
@@ -52,12 +53,14 @@ def register(pattern: Pattern, *, length: int | None = None, name: str | None = 
     if pattern.causal:
         require(whole(length, 1), "length", length, "for a causal pattern, the longest sequence in tokens")
     else:
-        require(length is None, "length", length, "None for a bidirectional pattern: keys follow each sequence's own length")
+        require(length is None, "length", length,
+                "None for a bidirectional pattern: keys follow each sequence's own length")
     one_of(backend, [*BACKENDS, "auto"], "backend")
     new = Registered(name, pattern, length, backend)
     require(_registered.get(name, new) == new, "name", name, f"taken by {_registered.get(name)}; give another name")
     attention, masks = _interfaces()
-    require(name in _registered or name not in attention(), "name", name, "an attention of transformers; give another name")
+    free = name in _registered or name not in attention()
+    require(free, "name", name, "an attention of transformers; give another name")
     attention.register(name, new.attend)
     masks.register(name, new.mask)
     _registered[name] = new
@@ -65,13 +68,15 @@ def register(pattern: Pattern, *, length: int | None = None, name: str | None = 
 
 
 def add_learned(model: nn.Module, pattern: Pattern) -> list[nn.Parameter]:
-    """Give each attention layer of `model` the parameter that a learned pattern needs: `sparse_theta`, one a layer in order.
+    """Give each attention layer of `model` the parameter of a learned pattern, `sparse_theta`; returns them by layer.
 
-    alpha is `0.5 + sigmoid(theta)`, theta `[]` as the pattern starts it; spans are `window * sigmoid(theta)`, theta `[H]`, 0
-    at start. For a fixed alpha, set the values and `requires_grad_(False)`. Call it before the optimiser is made, and again
-    on a model that is to load such weights (`load_state_dict`; `from_pretrained` leaves out what it does not know).
+    alpha is `0.5 + sigmoid(theta)`, theta `[]` as the pattern starts it; spans are `window * sigmoid(theta)`, theta
+    `[H]`, 0 at start. For a fixed alpha, set the values and `requires_grad_(False)`. Call it before the optimiser is
+    made, and again on a model that is to load such weights (`load_state_dict`; `from_pretrained` leaves out what it
+    does not know).
     """
-    require(pattern.learned is not None, "pattern", pattern.name, "a pattern that learns something: learned or adaptive_span")
+    learns = pattern.learned is not None
+    require(learns, "pattern", pattern.name, "a pattern that learns something: learned or adaptive_span")
     modules = [m for m in model.modules() if getattr(m, "layer_idx", None) is not None and hasattr(m, "is_causal")]
     modules.sort(key=lambda module: module.layer_idx)
     found = [module.layer_idx for module in modules]
@@ -105,8 +110,9 @@ class Registered:
              mask_function=None, attention_mask: torch.Tensor | None = None, device="cpu", **_) -> torch.Tensor:
         """What `attend` must know beyond shapes, in place of a `[B, 1, Q, S]` mask: int64 `[B, 1, 1, PLACES]`.
 
-        Of each sequence: the column where it starts, the column after its last token (padding is outside), and the column of
-        the first query. `[1, 1, 1, PLAIN]` where every column is a token and the queries are the last of them.
+        Of each sequence: the column where it starts, the column after its last token (padding is outside), and the
+        column of the first query. `[1, 1, 1, PLAIN]` where every column is a token and the queries are the last of
+        them.
         """
         from transformers.masking_utils import (bidirectional_mask_function,
                                                 causal_mask_function)
@@ -119,8 +125,8 @@ class Registered:
             attention_mask = torch.ones(batch_size, kv_length, dtype=torch.bool, device=device)
         start, end, unbroken = _extent(attention_mask)
         if not bool(unbroken.all()):
-            raise self.refusal("attention_mask has padding between tokens; pad a batch on one side, and for generation on the "
-                               "left (tokenizer.padding_side = 'left')")
+            raise self.refusal("attention_mask has padding between tokens; pad a batch on one side, and for generation "
+                               "on the left (tokenizer.padding_side = 'left')")
         if all_columns and not bool(start.any() if self.pattern.causal else (end - start < kv_length).any()):
             return _sign(PLAIN, device)
         first = torch.as_tensor(q_offset, device=device).expand(batch_size)
@@ -129,7 +135,7 @@ class Registered:
     def attend(self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                attention_mask: torch.Tensor | None, dropout: float = 0.0, scaling: float | None = None,
                **kwargs) -> tuple[torch.Tensor, None]:
-        """query `[B, H, Q, D]`, key and value `[B, G, S, D]`, attention_mask from `mask`: `[B, Q, H, D]`, and no weights."""
+        """`[B, Q, H, D]`, and no weights; query `[B, H, Q, D]`, key and value `[B, G, S, D]`; mask from `mask`."""
         self.check_module(module, query, kwargs, dropout)
         Q, S, D = query.shape[2], key.shape[2], query.shape[3]
         if scaling is not None and scaling != D ** -0.5:
@@ -139,15 +145,17 @@ class Registered:
         if not self.pattern.causal:
             require(Q == S, "key", tuple(key.shape), f"keys of the {Q} queries: a bidirectional pattern has no cache")
             return self.whole_sequences(module.layer_idx, query, key, value, places).transpose(1, 2).contiguous(), None
-        require(S <= self.length, "length", self.length, f"below the {S} columns of this call; register with a longer one")
+        require(S <= self.length, "length", self.length,
+                f"below the {S} columns of this call; register with a longer one")
         first = S - Q if places is None else places[0, 2]
-        if Q > 1 and int(first) == 0:               # a prompt; a static cache is empty behind it. Q = 1: read nothing back
+        if Q > 1 and int(first) == 0:           # a prompt, behind which a static cache is empty; Q = 1 reads nothing
             out = self.prompt(module.layer_idx, query, key[:, :, :Q], value[:, :, :Q], places, learned)
         else:
             out = self.continuation(module.layer_idx, query, key, value, first, places, learned)
         return out.transpose(1, 2).contiguous(), None
 
-    def prompt(self, layer: int, q, k, v, places: torch.Tensor | None, learned: dict[str, torch.Tensor]) -> torch.Tensor:
+    def prompt(self, layer: int, q, k, v, places: torch.Tensor | None,
+               learned: dict[str, torch.Tensor]) -> torch.Tensor:
         """The first T tokens. Rows are turned until the padding on their left stands behind the tokens, unseen."""
         T = q.shape[2]
         keys = first_rows(self.pattern, layer, self.length, T)
@@ -164,10 +172,10 @@ class Registered:
         start = torch.zeros(1, dtype=torch.int64, device=q.device) if places is None else places[:, 0]
         positions = first + torch.arange(q.shape[2], device=q.device) - start[:, None]      # (1 or B, Q)
         keys = self.pattern.plan(layer, self.length)
-        return attend_rows(q, k, v, keys, positions.clamp(min=0), start, **learned)         # padding: as place 0, and unused
+        return attend_rows(q, k, v, keys, positions.clamp(min=0), start, **learned)     # padding: as place 0, unused
 
     def whole_sequences(self, layer: int, q, k, v, places: torch.Tensor | None) -> torch.Tensor:
-        """A bidirectional pattern: sequences of the same columns together, without their padding (whose output is 0)."""
+        """A bidirectional pattern: sequences of the same columns together, without padding (its output is 0)."""
         if places is None:
             return sparse_attention(q, k, v, self.pattern, layer, backend=self.backend)
         out = torch.zeros_like(q)
@@ -198,11 +206,12 @@ class Registered:
         ours = attention_mask.dtype == torch.int64 and attention_mask.shape[1:3] == (1, 1)
         kind = attention_mask.shape[3] if ours else None
         if kind == OTHER:
-            raise self.refusal("the model asks for more than a causal or a full mask: a sliding window or chunks (turn them "
-                               "off in its config: sliding_window, layer_types), or packed sequences (give each a row)")
+            raise self.refusal("the model asks for more than a causal or a full mask: a sliding window or chunks (turn "
+                               "them off in its config: sliding_window, layer_types), or packed sequences (give each a "
+                               "row)")
         if kind not in (PLAIN, PLACES):
-            raise self.refusal(f"attention_mask {tuple(attention_mask.shape)}: the pattern decides which keys are seen; "
-                               "give the tokenizer's 2-D mask, [batch, columns], or none")
+            raise self.refusal(f"attention_mask {tuple(attention_mask.shape)}: the pattern decides which keys are "
+                               "seen; give the tokenizer's 2-D mask, [batch, columns], or none")
         return attention_mask[:, 0, 0] if kind == PLACES else None
 
     def check_module(self, module: nn.Module, query: torch.Tensor, kwargs: dict, dropout: float) -> None:
@@ -214,7 +223,7 @@ class Registered:
             if kwargs.get(option) is not None and kwargs[option] is not False:
                 raise self.refusal(f"{kind} was given {option}: {remedy}")
         if getattr(module, "layer_idx", None) is None:
-            raise self.refusal(f"{kind} does not know its layer, and keys differ by layer; set layer_idx on each of them")
+            raise self.refusal(f"{kind} does not know its layer, and keys differ by layer; set layer_idx on each")
         for name, own in (("layers", getattr(config, "num_hidden_layers", None)), ("heads", query.shape[1])):
             made = getattr(self.pattern, name)
             require(own in (None, made), f"{name} of pattern {self.pattern.name!r}", made, f"the model's {own}")
@@ -237,7 +246,7 @@ def _sign(kind: int, device: torch.device | str) -> torch.Tensor:
 
 
 def _extent(attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of a Boolean `[B, S]`: column of the first token, column after the last, whether all between are tokens; each `[B]`.
+    """Column of the first token, column after the last, whether all between are tokens, of `[B, S]`: each `[B]`.
 
     Padding alone, which the first part of a long prompt may be, starts and ends at column 0.
     """

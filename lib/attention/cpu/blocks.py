@@ -1,7 +1,7 @@
 """A block of 64 queries between its products: from scores to weights and back. No rows here, numbers side by side only.
 
-S holds products with the keys of integer shifts, `[N, 64]`, and behind them those with leading keys; L holds columns, `[C,
-64]`: the first `plain` shifts, rungs, leading keys. The words are those of `lib.attention.cpu.shifts`.
+S holds products with the keys of integer shifts, `[N, 64]`, and behind them those with leading keys; L holds columns,
+`[C, 64]`: the first `plain` shifts, rungs, leading keys. The words are those of `lib.attention.cpu.shifts`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lib.attention.cpu.exponential import exponential
-from lib.attention.cpu.vectors import prefetch_rows
+from lib.attention.cpu.vectors import exponential, prefetch_rows
 
 BLOCK = 64
 # Products and sums as one, and no more: of a loop that stores LLVM makes two versions, which must round alike.
@@ -40,7 +39,7 @@ def fill_absent(S, shifts, count, leading, causal, i0, T, value):
 
 @njit
 def copied(S, first, last, L, to):
-    """Columns `first` to `last - 1` of S to L, from column `to` on."""
+    """Copy columns `first` to `last - 1` of S to L, from column `to` on."""
     for c in range(first, last):
         for r in range(BLOCK):
             L[to + c - first, r] = S[c, r]
@@ -48,7 +47,7 @@ def copied(S, first, last, L, to):
 
 @njit
 def kept(L, rows, P, i0, T):
-    """A block's columns into those of the whole head, `P [C, Tp]`, 0 behind T; the next block's places are prefetched."""
+    """Copy a block's columns into those of the head, `P [C, Tp]`, 0 behind T; prefetch the next block's places."""
     for c in range(len(L)):
         for r in range(rows):
             P[c, i0 + r] = L[c, r]
@@ -84,7 +83,7 @@ def to_columns(S, plain, rungs, fractions, shifts, i0, L, far):
 
 @njit(fastmath=FAST)
 def blend(S, plain, rungs, fractions, shifts, i0, L, far):
-    """Rungs between two shifts: `near + t (farther - near)`; a query whose farther key is missing reads the near one alone."""
+    """Rungs between two shifts: `near + t (farther - near)`; where the farther key is missing, the near one alone."""
     for m in range(len(rungs)):
         near, beyond = S[rungs[m, 0]], S[rungs[m, 1]]
         t, reach = fractions[m], shifts[rungs[m, 1]] - i0

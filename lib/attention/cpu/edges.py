@@ -1,11 +1,12 @@
 """Kernels for edge tables: keys that differ from query to query.
 
-A task is a block of 64 queries (in `pull`, of keys) of one key/value head, for one query head of its group after the other. A
-query's row stays in registers while four of its keys at a time meet it. Weights lie query by query in memory,
-`[B * H, T, Cp]`, 0 behind the last key. `pull` reads the table's transpose: of each key the queries that attend it, and the
-place of the key in their rows, so that no two threads write the same row.
+A task is a block of 64 queries (in `pull`, of keys) of one key/value head, for one query head of its group after the
+other. A query's row stays in registers while four of its keys at a time meet it. Weights lie query by query in memory,
+`[B * H, T, Cp]`, 0 behind the last key. `pull` reads the table's transpose: of each key the queries that attend it, and
+the place of the key in their rows, so that no two threads write the same row.
 
-row, pieces, places: `lib.attention.cpu.vectors`. sizes: B, H, G, T. keys int32 `[H or 1, T, C]`, counts int32 `[H or 1, T]`.
+row, pieces, places: `lib.attention.cpu.vectors`. sizes: B, H, G, T. keys int32 `[H or 1, T, C]`, counts int32 `[H or 1,
+T]`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ import numpy as np
 from numba import njit
 
 from lib.attention.cpu.blocks import BLOCK
-from lib.attention.cpu.exponential import exponential
-from lib.attention.cpu.vectors import (dot4, fma, head_of, load, prefetch_rows,
-                                       put4, store, zero)
+from lib.attention.cpu.vectors import dot4, exponential, fma, head_of, load, prefetch_rows, put4, store, zero
 
-SUMS = {"reassoc", "contract", "nsz"}       # in any order; infinities and not-a-numbers keep their meaning
+SUMS = {"reassoc", "contract", "nsz"}       # in any order; infinities and NaN keep their meaning
 SOON = 16           # rows ahead that are prefetched
 
 
@@ -77,7 +76,7 @@ def to_dproducts(S, P, scale, count, dS):
 
 @njit(nogil=True, cache=True)
 def forward(row, pieces, places, sizes, keys, counts, scale, slopes, keep, P, begin, end):
-    """Tasks `begin` to `end` of `out = softmax(logits) v`; places: q, k, v, out. P `[B * H, T, Cp]` is kept where `keep`."""
+    """Tasks `begin` to `end` of `out = softmax(logits) v`; places: q, k, v, out. P `[B * H, T, Cp]`, kept if `keep`."""
     B, H, G, T = sizes
     blocks, nbytes = (T + BLOCK - 1) // BLOCK, pieces * row.nbytes
     S, spare = np.zeros((1, P.shape[2]), P.dtype), np.zeros(P.shape[2], P.dtype)

@@ -1,16 +1,17 @@
 """Kernels for keys at distances: `i - s` for shifts s that all queries of a head share, and leading keys.
 
-A task is a block of 64 queries (in `pull`, of keys) of one key/value head, for one query head of its group after the other, so
-that keys and values are still in the cache. Scores are kept shift by shift, 64 queries side by side, and so are weights in
-memory, `[B * H, C, Tp]`. Four queries at a time go through all shifts: their rows stay in registers, and the keys of a shift
-are four rows in succession. Of a pair that does not exist the logit is -inf and the weight 0.
+A task is a block of 64 queries (in `pull`, of keys) of one key/value head, for one query head of its group after the
+other, so that keys and values are still in the cache. Scores are kept shift by shift, 64 queries side by side, and so
+are weights in memory, `[B * H, C, Tp]`. Four queries at a time go through all shifts: their rows stay in registers, and
+the keys of a shift are four rows in succession. Of a pair that does not exist the logit is -inf and the weight 0.
 
 `pull` is the transpose: key j collects from the queries j + s that read it, so that no two threads write the same row.
 
-row, pieces: how a row lies in memory. places: where the tensors lie (both: `lib.attention.cpu.vectors`). sizes: B, H, G, T.
-The columns of a head are its shifts, int32 `[H or 1, N]`, ascending, `counts[h]` of them, and behind them `leading[h]` leading
-keys. With a learned alpha, each of the first `plain` shifts is a column; the other columns are rungs, int32 `[R, 2]`, each
-between two shifts, which are named by their places in `shifts`, at the fractions `[R]` of the way.
+row, pieces: how a row lies in memory. places: where the tensors lie (both: `lib.attention.cpu.vectors`). sizes: B, H,
+G, T. The columns of a head are its shifts, int32 `[H or 1, N]`, ascending, `counts[h]` of them, and behind them
+`leading[h]` leading keys. With a learned alpha, each of the first `plain` shifts is a column; the other columns are
+rungs, int32 `[R, 2]`, each between two shifts, which are named by their places in `shifts`, at the fractions `[R]` of
+the way.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from numba import njit
 from lib.attention.cpu.blocks import (BLOCK, by_fraction, fetched, fill_absent,
                                       kept, softmax, spread, to_columns,
                                       to_dlogits, to_logits)
-from lib.attention.cpu.vectors import (dot4, fma, head_of, load, prefetch_rows,
-                                       put4, store, zero)
+from lib.attention.cpu.vectors import dot4, fma, head_of, load, prefetch_rows, put4, store, zero
 
 
 @njit
@@ -64,7 +64,7 @@ def range_of(shifts, count, i, T):
 
 @njit
 def dots(row, pieces, x, x_step, y, y_step, shifts, count, leading, i0, rows, T, S):
-    """`S[n, r] = x[i0 + r] . y[i0 + r - shifts[n]]`, then `x[i0 + r] . y[n]` for leading keys; any number where no pair is."""
+    """`S[n, r] = x[i0 + r] . y[i0 + r - shifts[n]]`, then `x[i0 + r] . y[n]` of leading keys; any number elsewhere."""
     N = len(shifts)
     for r in range(0, rows, 4):
         i = i0 + r
@@ -130,8 +130,8 @@ def mix(row, pieces, w, y, y_step, shifts, count, leading, i0, rows, T, out, out
 
 
 @njit(nogil=True, cache=True)
-def forward(row, pieces, places, sizes, shifts, counts, leading, causal, plain, rungs, fractions, scale, bias, slopes, keep,
-            P, far, begin, end):
+def forward(row, pieces, places, sizes, shifts, counts, leading, causal, plain, rungs, fractions, scale, bias, slopes,
+            keep, P, far, begin, end):
     """Tasks `begin` to `end` of `out = softmax(logits) v`; places: q, k, v, out. P and far are kept where `keep`.
 
     bias `[H, plain + R]`, slopes `[H]` (of leading keys). P `[B * H, C, Tp]`, far `[B * H, R, Tp]`.
@@ -165,13 +165,15 @@ def backward(row, pieces, places, sizes, shifts, counts, leading, causal, plain,
              dS, W, dbias, dt, base, begin, end):
     """Tasks `begin` to `end` of the queries' part; places: q, k, v, dout, dq.
 
-    What `pull` needs, of the heads from number `base` on: dS `[heads, N + leading, Tp]`, derivatives by the integer products,
-    and W, alike, the weights spread to integer shifts (not written without rungs: these are P). Sums over a block's queries:
-    dbias `[B * H, blocks, C]` by the logits, where it is not empty, and dt `[B * H, blocks, R]` by the fractions.
+    What `pull` needs, of the heads from number `base` on: dS `[heads, N + leading, Tp]`, derivatives by the integer
+    products, and W, alike, the weights spread to integer shifts (not written without rungs: these are P). Sums over a
+    block's queries: dbias `[B * H, blocks, C]` by the logits, where it is not empty, and dt `[B * H, blocks, R]` by the
+    fractions.
     """
     B, H, G, T = sizes
     R, blocks = len(rungs), (T + BLOCK - 1) // BLOCK
-    S, L, gap = np.zeros((dS.shape[1], BLOCK), P.dtype), np.zeros((P.shape[1], BLOCK), P.dtype), np.zeros((R, BLOCK), P.dtype)
+    S, L = np.zeros((dS.shape[1], BLOCK), P.dtype), np.zeros((P.shape[1], BLOCK), P.dtype)
+    gap = np.zeros((R, BLOCK), P.dtype)
     own_dS, own_W, own_P = np.zeros_like(S), np.zeros_like(S), np.zeros_like(L)
     for task in range(begin, end):
         b, g, block = task // blocks // G, task // blocks % G, task % blocks
@@ -240,8 +242,8 @@ def plus_leading(row, total, w, n, leading, x, x_step, T):
 def pull(row, pieces, places, sizes, shifts, counts, leading, causal, weights, base, begin, end):
     """Tasks `begin` to `end` of `out[j] = sum over heads and n of weights[n, j + shifts[n]] x[j + shifts[n]]`.
 
-    places: x `[B, H, T, D]`, out `[B, G, T, D]`. weights `[heads, N + leading, Tp]`, of the heads from number `base` on; those
-    of leading keys follow the shifts'.
+    places: x `[B, H, T, D]`, out `[B, G, T, D]`. weights `[heads, N + leading, Tp]`, of the heads from number `base`
+    on; those of leading keys follow the shifts'.
     """
     B, H, G, T = sizes
     N, blocks = shifts.shape[1], (T + BLOCK - 1) // BLOCK

@@ -1,34 +1,39 @@
-"""Rows of a head as vectors in registers: the few operations that the kernels are written with.
+"""The operations that the kernels are written with: rows of a head as vectors in registers, and the exponential.
 
-Numba has loops and scalars only, and leaves to LLVM's guess what becomes a vector. Here a piece of a row is one LLVM vector
-value: it stays in registers across a loop over keys, and four dot products share one tree of additions. LLVM splits a
-vector into what the processor has (64 numbers of float32 are four AVX-512, eight AVX2 or sixteen NEON registers).
+Numba has loops and scalars only, and leaves to LLVM's guess what becomes a vector. Here a piece of a row is one LLVM
+vector value: it stays in registers across a loop over keys, and four dot products share one tree of additions. LLVM
+splits a vector into what the processor has (64 numbers of float32 are four AVX-512, eight AVX2 or sixteen NEON
+registers).
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 
+import numpy as np
 from llvmlite import ir
 from numba import njit
 from numba.core import cgutils, types
-from numba.extending import (NativeValue, intrinsic, models,
-                             overload_attribute, register_model, typeof_impl,
+from numba.extending import (NativeValue, intrinsic, models, overload, overload_attribute, register_model, typeof_impl,
                              unbox)
+
+from lib.fused import kernels
 
 WIDTHS = (64, 48, 32, 16)           # numbers of a piece
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
-# Numba's cache on disk looks at the file of a kernel, not at what it calls. With this in the type of an argument, a kernel
-# that was compiled with another version of any file of this folder is not found there.
-STAMP = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()[:12]
+# Numba's cache on disk looks at the file of a kernel, not at what it calls. With this in the type of an argument, a
+# kernel that was compiled with another version of one of these files is not found there.
+FILES = [*sorted(Path(__file__).parent.glob("*.py")), Path(kernels.__file__)]
+STAMP = hashlib.sha256(b"".join(path.read_bytes() for path in FILES)).hexdigest()[:12]
 
 I8, I16, I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 LINE = 64                           # bytes of a cache line, or a divisor of it
 
 
 class Row:
-    """How a piece of a row lies in memory: `width` numbers of a dtype of `BYTES`. The first argument of every kernel."""
+    """How a piece of a row lies in memory: `width` numbers of a dtype of `BYTES`. First argument of every kernel."""
 
     def __init__(self, width: int, dtype: str) -> None:
         self.type = RowType(width, dtype, STAMP)
@@ -91,12 +96,9 @@ def zero(typingctx, row):
 def load(typingctx, row, address):
     """The piece of a row at an address, in the arithmetic's type."""
     def codegen(context, builder, signature, arguments):
-        vector = row.vector.llvm
-        if row.dtype != "bfloat16":
-            return builder.load(builder.inttoptr(arguments[1], vector.as_pointer()), align=BYTES[row.dtype])
-        halves, wholes = ir.VectorType(I16, row.width), ir.VectorType(I32, row.width)
-        half = builder.load(builder.inttoptr(arguments[1], halves.as_pointer()), align=2)
-        return builder.bitcast(builder.shl(builder.zext(half, wholes), wholes([16] * row.width)), vector)
+        kind = row.vector.llvm if row.dtype != "bfloat16" else ir.VectorType(I16, row.width)
+        value = builder.load(builder.inttoptr(arguments[1], kind.as_pointer()), align=BYTES[row.dtype])
+        return value if row.dtype != "bfloat16" else kernels.widened(builder, value)
     return row.vector(row, types.int64), codegen
 
 
@@ -105,26 +107,10 @@ def store(typingctx, row, address, vector):
     """Put a piece of a row to an address, rounded to nearest even where its dtype is narrower."""
     def codegen(context, builder, signature, arguments):
         _, address, value = arguments
-        value = value if row.dtype != "bfloat16" else to_bfloat16(builder, value)
-        pointer = builder.inttoptr(address, value.type.as_pointer())
-        builder.store(value, pointer, align=BYTES[row.dtype])
+        value = value if row.dtype != "bfloat16" else kernels.rounded(builder, value)
+        builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=BYTES[row.dtype])
         return context.get_dummy_value()
     return types.none(row, types.int64, vector), codegen
-
-
-def to_bfloat16(builder, value):
-    width = value.type.count
-    wholes = ir.VectorType(I32, width)
-
-    def every(number):
-        return wholes([number] * width)
-
-    bits = builder.bitcast(value, wholes)
-    odd = builder.and_(builder.lshr(bits, every(16)), every(1))
-    rounded = builder.add(builder.add(bits, every(0x7FFF)), odd)
-    quiet = builder.or_(bits, every(0x400000))                  # rounding could carry a not-a-number over to zero
-    bits = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
-    return builder.trunc(builder.lshr(bits, every(16)), ir.VectorType(I16, width))
 
 
 def taken(builder, a, b, lanes):
@@ -166,7 +152,7 @@ def dot4(typingctx, a, b):
 
 
 def added_up(builder, a, b, c, d):
-    """`(sum a, sum b, sum c, sum d)` of four vectors of 16: they meet in groups of four lanes, which are added at the end."""
+    """`(sum a, sum b, sum c, sum d)` of four vectors of 16, in groups of four lanes, which are added at the end."""
     def fours(x, y, step):
         low = [lane for i in range(0, 16, 4) for lane in (i, i + step, 16 + i, 16 + i + step)]
         return builder.fadd(taken(builder, x, y, low), taken(builder, x, y, [lane + 3 - step for lane in low]))
@@ -222,3 +208,39 @@ def head_of(places, tensor, b, h):
     places int64 `[n, 4]`: of each tensor the address, and the strides in bytes of batch element, head and token.
     """
     return places[tensor, 0] + b * places[tensor, 1] + h * places[tensor, 2], places[tensor, 3]
+
+
+# exp(x) = 2^n exp(r), |r| <= ln(2) / 2; ln(2) in two parts, so that n ln(2) is exact in the first (Cody and Waite,
+# 1980).
+LOG2E, LN2_HIGH, LN2_LOW = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4)
+LEAST = np.float32(-87.0)           # below it float32 would leave its normal range: 0
+TERMS = tuple(np.float32(1 / math.factorial(n)) for n in range(8))      # Taylor's, whose error at ln(2) / 2 is 5e-9
+
+
+def exponential(x):
+    """`exp(x)` for x <= 0 to two units in the last place of float32, 0 below -87; of float64 in full precision.
+
+    LLVM turns this form into vector code; a call of the C library stays one number at a time. `lib.fused.kernels.exp`
+    rounds otherwise (it is made for x above 0 too), so the two cannot be one without changing results.
+    """
+
+
+@overload(exponential, inline="always")
+def _(x):
+    if x == types.float64:
+        return lambda x: math.exp(x)
+
+    def single(x):
+        n = np.floor(x * LOG2E + np.float32(0.5))
+        r = (x - n * LN2_HIGH) - n * LN2_LOW
+        value = TERMS[7]
+        value = value * r + TERMS[6]
+        value = value * r + TERMS[5]
+        value = value * r + TERMS[4]
+        value = value * r + TERMS[3]
+        value = value * r + TERMS[2]
+        value = value * r + TERMS[1]
+        value = value * r + TERMS[0]
+        power = np.int32((np.int32(max(n, np.float32(-126))) + 127) << 23).view(np.float32)
+        return np.float32(0) if x < LEAST else value * power            # NaN stays NaN
+    return single

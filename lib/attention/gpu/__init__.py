@@ -1,4 +1,4 @@
-"""Backend `gpu`: Triton kernels. Importing this needs neither triton nor a GPU; `missing` says which of them is not there."""
+"""Backend `gpu`: Triton kernels. Importing this needs neither triton nor a GPU; `missing` says which is absent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OLDEST = (8, 0)         # compute capability: bfloat16 on tensor cores
 
 
 def interpreted() -> bool:
-    """Whether Triton is asked to run kernels on CPU tensors, slowly, as tests do; it asks when kernels are first imported."""
+    """Whether Triton is to interpret kernels on CPU tensors, slowly, as tests do; settled when they are imported."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -27,10 +27,11 @@ def _missing() -> str:
     if interpreted():
         return ""
     if not torch.cuda.is_available():
-        return ("torch sees no GPU: start where there is one, with a CUDA build of torch, or set TRITON_INTERPRET=1 before "
-                "Python starts to run its kernels on the CPU, slowly")
+        return ("torch sees no GPU: start where there is one, with a CUDA build of torch, or set TRITON_INTERPRET=1 "
+                "before Python starts to run its kernels on the CPU, slowly")
     if torch.cuda.get_device_capability() < OLDEST:
-        return f"{torch.cuda.get_device_name()} is too old: compute capability {'.'.join(map(str, OLDEST))} or later is needed"
+        oldest = ".".join(map(str, OLDEST))
+        return f"{torch.cuda.get_device_name()} is too old: compute capability {oldest} or later is needed"
     return ""
 
 
@@ -45,6 +46,5 @@ class Gpu:
         return there and call.out_dtype in DTYPES and call.q.shape[-1] <= LARGEST
 
     def __call__(self, call: Call) -> torch.Tensor:
-        from lib.attention.gpu.ops import \
-            run  # imports triton, and settles whether it interprets
+        from lib.attention.gpu.ops import run           # imports triton, and settles whether it interprets
         return run(call)

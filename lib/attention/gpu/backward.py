@@ -1,8 +1,9 @@
 """The backward kernels, one for queries and two for keys. Nothing is added atomically: results repeat bit for bit.
 
-The transpose of a shift is a shift: key j collects from the queries `j + d` that read it. For listed keys the first kernel
-leaves weights p and logit gradients ds, `kept` `[B, units, columns, T, R, 2]` in the inputs' dtype, so that keys need sums
-only; bands are computed anew on tensor cores. Keys that a table or a leading column names collect from transposed lists.
+The transpose of a shift is a shift: key j collects from the queries `j + d` that read it. For listed keys the first
+kernel leaves weights p and logit gradients ds, `kept` `[B, units, columns, T, R, 2]` in the inputs' dtype, so that keys
+need sums only; bands are computed anew on tensor cores. Keys that a table or a leading column names collect from
+transposed lists.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, asking,
-                                     band_logits, listed, load_rows, of_heads,
-                                     offset, product, program, rows_of, rung,
-                                     store_rows)
+from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, asking, band_logits, listed, load_rows, of_heads, offset,
+                                     product, program, rows_of, rung, store_rows)
 
 
 @triton.jit
@@ -36,8 +35,11 @@ def query_gradients(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
                     GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
                     BM: tl.constexpr, BN: tl.constexpr, FORM: tl.constexpr, BANDS: tl.constexpr, BY_UNIT: tl.constexpr,
                     ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr, WIDE: tl.constexpr):
-    """`dq`; `delta`, out . dout of each row; `kept`, weights and logit gradients of listed keys; the gradients of the rungs'
-    fractions, summed by program (`dts` `[programs, columns]`), and of the span, by row (`dspans`, as `delta`)."""
+    """`dq`, `delta` (out . dout of each row) and `kept` (weights and logit gradients of listed keys).
+
+    Also the gradients of the rungs' fractions, summed by program (`dts` `[programs, columns]`), and of the span, by row
+    (`dspans`, as `delta`).
+    """
     block, unit, b = program(blocks, units)
     i, r = rows_of(block * (BM // RP), BM, RP)
     head, there = unit * R + r, (r < R) & (i < T)
@@ -114,7 +116,7 @@ def query_gradients(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
                 s = band_logits(s, d, seen, slope[:, None] * LOG2E, spans[:, None], ramp, ALIBI, SOFT)
                 dp = product(rows_do, tl.trans(rows_v), tl.zeros([BM, BN], tl.float32), EXACT)
                 ds = tl.exp2(s - level[:, None]) * (dp - along[:, None])
-                if SOFT:                                            # the logarithm of (span + ramp - d) / ramp, where below 1
+                if SOFT:                                        # logarithm of (span + ramp - d) / ramp, where below 1
                     x = spans[:, None] - d.to(tl.float32)
                     sloped = (x <= 0) & (x + ramp > 0)
                     dspan += tl.sum(tl.where(sloped, ds / tl.where(sloped, x + ramp, 1.0), 0.0), 1)
@@ -128,8 +130,8 @@ def query_gradients(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
 
 @triton.jit(do_not_specialize=["T", "units", "columns", "pieces", "tiles"])
 def piece_sums(q, dout, kept, sums, q_step, dout_step, starts, lengths, entries, T, units, columns, pieces, tiles,
-               R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BY_UNIT: tl.constexpr,
-               WIDE: tl.constexpr):
+               R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
+               BY_UNIT: tl.constexpr, WIDE: tl.constexpr):
     """`sums` `[B, units, pieces, 2, D]` float32: of each piece of a key's list, `sum ds * q` and `sum p * dout`.
 
     starts, lengths int32 `[units or 1, pieces]`, longest first in every tile; entries int32 `[n, 2]`: column and query.
@@ -162,11 +164,12 @@ def piece_sums(q, dout, kept, sums, q_step, dout_step, starts, lengths, entries,
 
 @triton.jit(do_not_specialize=["T", "blocks", "units", "columns", "n_bands", "pieces"])
 def key_gradients(q, k, v, dout, lse, delta, dk, dv, kept, sums,
-                  q_step, k_step, v_step, dout_step, dk_step, dv_step, alpha, span, slopes, keys, ranges, bands, band_counts,
-                  firsts, places, T, blocks, units, columns, n_bands, pieces, scale, ramp,
-                  GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr,
-                  FORM: tl.constexpr, BANDS: tl.constexpr, PIECES: tl.constexpr, BY_UNIT: tl.constexpr,
-                  ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr, WIDE: tl.constexpr):
+                  q_step, k_step, v_step, dout_step, dk_step, dv_step, alpha, span, slopes, keys, ranges, bands,
+                  band_counts, firsts, places, T, blocks, units, columns, n_bands, pieces, scale, ramp,
+                  GROUP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+                  BM: tl.constexpr, FORM: tl.constexpr, BANDS: tl.constexpr, PIECES: tl.constexpr,
+                  BY_UNIT: tl.constexpr, ALIBI: tl.constexpr, SOFT: tl.constexpr, EXACT: tl.constexpr,
+                  WIDE: tl.constexpr):
     """`dk` and `dv` of a block of keys, from all units of the key/value head (`units` in all, GROUP // R a head)."""
     BK: tl.constexpr = BM // RP
     block, kv_head, b = program(blocks, units * R // GROUP)
@@ -239,7 +242,8 @@ def key_gradients(q, k, v, dout, lse, delta, dk, dv, kept, sums,
                     seen = (d >= nearest) & (d <= farthest) & (j_tile >= first_key)[:, None] & there[None, :]
                     s = band_logits(s, d, seen, slope[None, :], spans[None, :], ramp, ALIBI, SOFT)
                     p = tl.exp2(s - level[None, :])
-                    ds = p * (product(rows_v, tl.trans(rows_do), tl.zeros([BK, BM], tl.float32), EXACT) - along[None, :])
+                    dp = product(rows_v, tl.trans(rows_do), tl.zeros([BK, BM], tl.float32), EXACT)
+                    ds = p * (dp - along[None, :])
                     sum_v = product(p, rows_do, sum_v, EXACT)
                     sum_k = product(ds, rows_q, sum_k, EXACT)
 

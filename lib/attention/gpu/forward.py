@@ -1,7 +1,8 @@
 """The forward kernel: listed keys one by one, bands of distances on tensor cores, one softmax over both.
 
-A far key costs an elementwise product and a sum, which no matrix unit can do better: each query has a key of its own. The two
-kinds of key have their own running maximum, sum and output, merged at the end, as their tiles lie differently in registers.
+A far key costs an elementwise product and a sum, which no matrix unit can do better: each query has a key of its own.
+The two kinds of key have their own running maximum, sum and output, merged at the end, as their tiles lie differently
+in registers.
 """
 
 from __future__ import annotations
@@ -9,10 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, band_logits,
-                                     finite, listed, load_rows, of_heads,
-                                     offset, product, program, rows_of, rung,
-                                     store_rows)
+from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, band_logits, finite, listed, load_rows, of_heads, offset,
+                                     product, program, rows_of, rung, store_rows)
 
 
 @triton.jit(do_not_specialize=["T", "blocks", "units", "columns", "n_bands"])
@@ -59,7 +58,7 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
                 total = total * shrink + p
                 most = higher
         else:
-            for c in range(begin, end, 2):                          # two at a time: more reads in flight, half the rescaling
+            for c in range(begin, end, 2):                      # two at once: more reads in flight, half the rescaling
                 j0, seen0 = listed(keys, own, columns, c, i, there, T, FORM)
                 j1, seen1 = listed(keys, own, columns, c + 1, i, there, T, FORM)
                 k0 = load_rows(k, offset(j0, k_step[2], WIDE), seen0, D, DP)

@@ -1,4 +1,4 @@
-"""What the kernels read beside tensors: for a pattern, layer and length, lists of keys in both directions, built once."""
+"""What the kernels read beside tensors: lists of keys, both ways, built once for a pattern, layer and length."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lib.attention.call import Call, check_table, refuse_empty
+from lib.attention.call import Call
+from lib.attention.keys import check_table, distances_at, keys_by_head, offsets_by_head, order_by_key, refuse_empty
 from lib.errors import require
-from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, LearnedOffsets,
-                               Offsets, SoftWindow)
+from lib.patterns.base import EdgeTable, LearnedOffsets, Offsets, SoftWindow
 
 NOTHING, OFFSETS, TABLE, RUNGS = range(4)       # what the list of keys holds, beside the bands
-# Distances in succession that make a band, for tensor cores, rather than as many listed keys; in half precision, in float32.
-# Estimated from counted instructions: a tile of 32 keys costs as much as two listed ones; without tensor cores, as 32.
+# Distances in succession that make a band, for tensor cores, rather than as many listed keys; in half precision, in
+# float32. Estimated from counted instructions: a tile of 32 keys costs as much as two listed ones; without tensor
+# cores, as 32.
 BAND = {True: 4, False: 32}
 PIECE = 128             # entries of a key's list that one row of a kernel sums; longer lists are cut
 NOWHERE = 2**30         # the offset of a column that no query has
@@ -28,7 +29,7 @@ Rungs = tuple[tuple[int, int], ...]                     # nearer distance, ascen
 
 class Tiling(NamedTuple):
     """Sizes that the kernels are compiled for."""
-    R: int              # query heads of a unit: they share a key/value head and their lists, and lie side by side in a tile
+    R: int              # query heads of a unit: they share keys, values and lists, and lie side by side in a tile
     RP: int             # rounded up to a power of two
     DP: int             # head size, likewise, at least 16
     BM: int             # rows of a tile of queries
@@ -36,7 +37,7 @@ class Tiling(NamedTuple):
 
 
 def tiling(H: int, G: int, D: int, by_head: bool) -> Tiling:
-    """At least 16 positions a tile, as the tensor cores want; of keys at most 32, as their sums need twice the registers."""
+    """At least 16 positions a tile, as tensor cores want; at most 32 keys, as their sums need twice the registers."""
     DP = max(16, _power(D))
     BM = 64 if DP <= 128 else 32 if DP == 256 else 16
     R = 1 if by_head else max(r for r in range(1, min(4, BM // 16) + 1) if (H // G) % r == 0)
@@ -51,7 +52,8 @@ def _power(n: int) -> int:
 class Plan:
     """Tensors int32 on the device of the call. `heads` is 1, or the number of query heads where lists differ.
 
-    keys: by form, OFFSETS `[heads, columns, 4]`, TABLE `[heads, columns, T]`, RUNGS `[columns, 2]` (nearer distance, base).
+    keys: by form, OFFSETS `[heads, columns, 4]`, TABLE `[heads, columns, T]`, RUNGS `[columns, 2]` (nearer distance,
+    base).
     """
     form: int
     tiling: Tiling
@@ -68,17 +70,12 @@ class Plan:
 
     @property
     def nbytes(self) -> int:
-        return sum(x.nbytes for x in self.tensors())
-
-    def tensors(self) -> list[torch.Tensor]:
-        return [self.keys, self.query_ranges, self.key_ranges, self.bands, self.band_counts, *self.pieces]
-
-    def numbers(self) -> list[int]:
-        return [self.form, self.by_head, self.columns, self.band_tile, *self.tiling]
+        tensors = self.keys, self.query_ranges, self.key_ranges, self.bands, self.band_counts, *self.pieces
+        return sum(x.nbytes for x in tensors)
 
 
 class Lists(NamedTuple):
-    """Keys of one head by distance: bands, and columns (a, o, first, ahead) of single keys, leading ones before distances."""
+    """Keys of one head: bands, and columns (a, o, first, ahead) of single keys, leading keys before distances."""
     bands: list[Band]
     entries: list[Entry]
     leading: int
@@ -88,12 +85,13 @@ class Lists(NamedTuple):
 def build(call: Call, half: bool, rungs: Rungs) -> Plan:
     """The plan of a call in half precision or in float32; `rungs` are those of LearnedOffsets."""
     B, H, G, T, D = call.shape
-    by_head = isinstance(call.keys, HeadOffsets) or isinstance(call.keys, EdgeTable) and call.keys.keys.ndim == 3
+    by_head = keys_by_head(call.keys)
     tiles = tiling(H, G, D, by_head)
     if isinstance(call.keys, EdgeTable):
         form, columns, keys, ranges, bands, pieces = _table(call.keys, T, tiles, BAND[half])
     else:
-        heads = [_lists(offsets, T, least) for offsets, least in _by_head(call.keys, T, BAND[half])]
+        least = 1 if isinstance(call.keys, LearnedOffsets | SoftWindow) else BAND[half]     # a window is always a band
+        heads = [_lists(offsets, T, least) for offsets in offsets_by_head(call.keys)]
         form, columns, keys, ranges, pieces = _rungs(rungs, T, tiles) if rungs else _columns(heads, T, tiles)
         bands = [head.bands for head in heads]
     widest = max((far - near + 1 for head in bands for near, far, _ in head), default=0)
@@ -109,23 +107,9 @@ def build(call: Call, half: bool, rungs: Rungs) -> Plan:
                 tuple(map(device, pieces)), rungs)
 
 
-def _by_head(keys: Keys, T: int, least: int) -> list[tuple[Offsets, int]]:
-    """One entry a head, or one for all, with the least number of distances that make a band."""
-    match keys:
-        case HeadOffsets():
-            return [(offsets, least) for offsets in keys.heads]
-        case LearnedOffsets() | SoftWindow():
-            return [(Offsets(tuple(range(min(keys.window, T - 1) + 1))), 1)]
-    return [(keys, least)]
-
-
 def _lists(offsets: Offsets, T: int, least: int) -> Lists:
-    distances = np.array(sorted(offsets.distances), np.int64)
-    require(len(np.unique(distances)) == len(distances), "pattern", offsets.distances, "distances without repeats")
-    distances = distances[(abs(distances) < T) & ((distances >= 0) | (not offsets.causal))]
+    distances = distances_at(offsets, T)
     leading, ahead = min(offsets.leading, T), 0 if offsets.causal else T
-    if not leading:
-        _refuse_empty(distances, T)
     bands, entries = [], [(0, m, 0, ahead) for m in range(leading)]
     for run in np.split(distances, np.flatnonzero(np.diff(distances) > 1) + 1):
         if len(run) >= least:
@@ -133,14 +117,6 @@ def _lists(offsets: Offsets, T: int, least: int) -> Lists:
         else:
             entries += [(1, -int(d), leading, T) for d in run]
     return Lists(bands, entries, leading, ahead)
-
-
-def _refuse_empty(distances: np.ndarray, T: int) -> None:
-    """An error where a query has no key: it has key `i - d` for `max(0, d) <= i < T + min(0, d)`."""
-    change = np.zeros(T + 1, np.int64)
-    np.add.at(change, np.maximum(distances, 0), 1)
-    np.add.at(change, T + np.minimum(distances, 0), -1)
-    refuse_empty(torch.from_numpy(np.cumsum(change[:T]) > 0))
 
 
 def _blocks(T: int, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -186,7 +162,7 @@ def _table(keys: EdgeTable, T: int, tiles: Tiling, least: int):
     """A table: distances that all queries have become bands where enough lie in succession, what is left is listed."""
     check_table(keys, T)
     table = keys.keys if keys.keys.ndim == 3 else keys.keys[None]
-    refuse_empty(torch.from_numpy((table >= 0).any(-1)))
+    refuse_empty((table >= 0).any(-1))
     low, _ = _blocks(T, tiles.BM // tiles.RP)
     rest, bands = zip(*(_without_bands(rows, T, least) for rows in table), strict=True)
     sizes = np.stack([(rows >= 0).sum(-1) for rows in rest])                        # (heads, T)
@@ -205,7 +181,7 @@ def _without_bands(rows: np.ndarray, T: int, least: int) -> tuple[np.ndarray, li
     """The keys `[T, C]` that lie in no band, at the front of their rows, and the bands."""
     d = np.where(rows >= 0, np.arange(T)[:, None] - rows, T)
     counts = np.bincount((d + T - 1).ravel(), minlength=2 * T)[:2 * T - 1]
-    full = np.flatnonzero(counts == T - abs(np.arange(1 - T, T))) - (T - 1)         # distances at which no key is missing
+    full = np.flatnonzero(counts == T - abs(np.arange(1 - T, T))) - (T - 1)     # distances at which no key is missing
     runs = [run for run in np.split(full, np.flatnonzero(np.diff(full) > 1) + 1) if len(run) >= least]
     if not runs:
         return rows, []
@@ -217,13 +193,13 @@ def _without_bands(rows: np.ndarray, T: int, least: int) -> tuple[np.ndarray, li
 def _pieces(heads: list[Pairs], T: int) -> tuple[np.ndarray, ...]:
     """The queries of each key, cut into pieces of at most PIECE.
 
-    starts, lengths `[heads, pieces]`, longest first, so that the rows of a tile end together; entries `[n, 2]`, column and
-    query; firsts `[heads, T + 1]`: where in `places` the pieces of a key are named.
+    starts, lengths `[heads, pieces]`, longest first, so that the rows of a tile end together; entries `[n, 2]`, column
+    and query; firsts `[heads, T + 1]`: where in `places` the pieces of a key are named.
     """
     starts, lengths, entries, firsts, places = [], [], [], [], []
     n_entries = n_places = 0
     for column, query, key in heads:
-        order = np.argsort(key.astype(np.uint16) if T <= 2**16 else key, kind="stable")     # 16 bits by radix: faster
+        order = order_by_key(key, T)
         counts = np.bincount(key, minlength=T)
         cut = -(-counts // PIECE)                                                           # pieces of each key
         owner = np.repeat(np.arange(T), cut)

@@ -1,8 +1,8 @@
 """What the kernels share: where a program's rows lie, which keys they list, and products in the right precision.
 
-A tile has BM rows. A row is a query (or key) and a head of its unit, `row = i * RP + r`: the R heads that share keys and
-values lie side by side, so that one line of K or V, once read, serves them all. RP is R rounded up to a power of two, DP the
-head size. Logits are in base 2: the weight is `exp2(s)` with `s = q.k * scale * LOG2E`.
+A tile has BM rows. A row is a query (or key) and a head of its unit, `row = i * RP + r`: the R heads that share keys
+and values lie side by side, so that one line of K or V, once read, serves them all. RP is R rounded up to a power of
+two, DP the head size. Logits are in base 2: the weight is `exp2(s)` with `s = q.k * scale * LOG2E`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import triton
 import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
-NOTHING, OFFSETS, TABLE, RUNGS = (tl.constexpr(n) for n in range(4))      # what the list of keys holds, beside the bands
+NOTHING, OFFSETS, TABLE, RUNGS = (tl.constexpr(n) for n in range(4))      # what the list of keys holds beside bands
 
 
 @triton.jit
 def program(blocks, units):
-    """Block of rows, unit and batch element of this program; blocks of one unit run side by side and share the cache."""
+    """Block of rows, unit and batch element of this program; blocks of a unit run side by side and share the cache."""
     n = tl.program_id(0)
     return n % blocks, (n // blocks) % units, (n // blocks // units).to(tl.int64)
 
@@ -39,7 +39,7 @@ def offset(i, step, WIDE: tl.constexpr):
 
 @triton.jit
 def of_heads(head, i, step, WIDE: tl.constexpr):
-    """Where rows `i` of their heads begin, in a batch element; step: numbers from batch element, head and row to the next."""
+    """Where rows `i` of heads begin in a batch element; step: numbers from batch element, head and row to the next."""
     return offset(head, step[1], WIDE) + offset(i, step[2], WIDE)
 
 
@@ -105,7 +105,7 @@ def rung(rungs, c, alpha):
 
 @triton.jit
 def band_logits(s, d, seen, slope, span, ramp, ALIBI: tl.constexpr, SOFT: tl.constexpr):
-    """Biased logits (base 2) of a band, from those without bias, distances d and which pairs are `seen`; -inf elsewhere."""
+    """Logits (base 2) of a band with their bias, from logits without, distances d and `seen` pairs; -inf elsewhere."""
     if ALIBI:
         s -= slope * tl.abs(d).to(tl.float32)
     if SOFT:

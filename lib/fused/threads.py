@@ -1,7 +1,7 @@
 """Tasks of a kernel over torch's number of threads.
 
-Kernels release the interpreter's lock, so plain threads do. The pools that come with numba are not safe to call from two
-threads at once, or need a library that is not there everywhere.
+Kernels release the interpreter's lock, so plain threads do. The pools that come with numba are not safe to call from
+two threads at once, or need a library that is not there everywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _pool: ThreadPoolExecutor | None = None
 
 
 def over_threads(kernel: Callable[..., None], *arguments: object, tasks: int) -> None:
-    """`kernel(*arguments, begin, end)` for parts of `range(tasks)`, which may run at once. Returns when all are done."""
+    """Call `kernel(*arguments, begin, end)` for parts of `range(tasks)`, at once where there are threads."""
     parts = min(torch.get_num_threads(), tasks)
     if parts == 1:
         kernel(*arguments, 0, tasks)
