@@ -12,7 +12,7 @@ from lib.attention import sparse_attention
 from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow
 
 torch.set_num_threads(1)
-SEED = int(os.environ.get("TEST_SEED", secrets.randbelow(2 ** 31)))     # a failure names it; TEST_SEED=seed draws the same
+SEED = int(os.environ.get("TEST_SEED", secrets.randbelow(2 ** 31)))     # a failure names it, for TEST_SEED
 
 
 def random_table(H, T, C, seed=0):
@@ -52,7 +52,7 @@ def alibi(H):
 
 
 def inputs(B, H, G, T, D=7, seed=0, dtype=torch.bfloat16):
-    """q, k, v and the gradient of the output, float64: numbers that `dtype` holds exactly, laid out as a model's are."""
+    """q, k, v and the gradient of the output, float64: numbers that `dtype` holds, laid out as a model's are."""
     random = torch.Generator().manual_seed(SEED + seed)
     return [torch.randn(B, T, heads, D, generator=random).to(dtype).double().transpose(1, 2) for heads in (H, G, G, H)]
 
@@ -61,7 +61,8 @@ def run(data, keys, backend, dtype, layer=0, slopes=None, **learned):
     """Output and gradients: of q, k, v, and of alpha or span, which are float32 unless all is float64."""
     q, k, v, dout = (x.detach().to(dtype, copy=True) for x in data)
     kind = torch.float64 if dtype == torch.float64 else torch.float32
-    learned = {name: torch.tensor(value, dtype=torch.float32).to(kind).requires_grad_() for name, value in learned.items()}
+    learned = {name: torch.tensor(value, dtype=torch.float32).to(kind).requires_grad_()
+               for name, value in learned.items()}
     wanted = [x.requires_grad_() for x in (q, k, v)] + list(learned.values())
     out = sparse_attention(q, k, v, keys, layer, slopes=slopes, backend=backend, **learned)
     return [out.detach(), *torch.autograd.grad(out, wanted, dout, allow_unused=True, materialize_grads=True)]
@@ -73,5 +74,6 @@ def assert_close(results, expected, tolerance, of_gradients=None, of_learned=Non
     limits = tolerance, *[of_gradients] * 3, of_gradients if of_learned is None else of_learned
     for name, a, b, limit in zip(("out", "dq", "dk", "dv", "dlearned"), results, expected, limits, strict=False):
         assert a.isfinite().all(), name
-        error = float((a.double() - b).abs().max()) / max(size_of_learned if name == "dlearned" else 1.0, float(b.abs().max()))
+        least = size_of_learned if name == "dlearned" else 1.0
+        error = float((a.double() - b).abs().max()) / max(least, float(b.abs().max()))
         assert error < limit, f"{name}: {error:.1e}, TEST_SEED={SEED}"

@@ -1,7 +1,7 @@
-"""Compile the Triton kernels for an H200 (sm_90) on a machine without any GPU, from real calls that stop before the launch.
+"""Compile the Triton kernels for an H200 (sm_90) on a machine without any GPU, from real calls without the launch.
 
-Run by tests/test_attention_gpu.py in a process of its own. The interpreter takes much that the compiler refuses. Prints one
-line a kernel: name, registers, bytes of stack (more than 0: registers did not suffice), bytes of shared memory.
+Run by tests/test_attention_gpu.py in a process of its own. The interpreter takes much that the compiler refuses. Prints
+one line a kernel: name, registers, bytes of stack (more than 0: registers did not suffice), bytes of shared memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def resources(cubin: bytes) -> tuple[int, int]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        shown = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True).stdout
+        shown = subprocess.check_output([tool, "--dump-resource-usage", file.name], text=True)
     registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", shown).groups()
     return int(registers), int(stack)
 
@@ -70,7 +70,8 @@ if __name__ == "__main__":
     half, alpha = torch.bfloat16, torch.tensor(1.1, requires_grad=True)
     calls = {
         "offsets": lambda: call(FAR, half), "learned": lambda: call(LearnedOffsets(8, (13, 21, 34)), half, alpha=alpha),
-        "table": lambda: call(TABLE, half), "float32": lambda: call(Offsets((*range(40), 60), leading=2), torch.float32),
+        "table": lambda: call(TABLE, half),
+        "float32": lambda: call(Offsets((*range(40), 60), leading=2), torch.float32),
         "soft": lambda: call(SoftWindow(32, 8), half, span=torch.ones(8, requires_grad=True), slopes=torch.ones(8)),
         "by head": lambda: call(HeadOffsets((FAR,) * 8), half, D=80, slopes=torch.ones(8))}
     for name in sys.argv[1:] or calls:

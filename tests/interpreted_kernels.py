@@ -1,7 +1,7 @@
 """The Triton kernels through Triton's interpreter, on CPU tensors, against the reference in float64.
 
-Run by tests/test_attention_gpu.py in a process of its own, as TRITON_INTERPRET=1 must be set before triton is imported, and
-changes what other tests of the process would see.
+Run by tests/test_attention_gpu.py in a process of its own, as TRITON_INTERPRET=1 must be set before triton is imported,
+and changes what other tests of the process would see.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from lib.attention.gpu import Gpu, ops, plans
 from lib.errors import SuiteError
 from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets
 
-# Of the output, of gradients, and of those of alpha and span, long sums of terms with both signs. Float32: a dozen roundings
-# of sums of a few dozen terms. Half precision: outputs are rounded to 8 (11) bits, gradients follow from the rounded output.
+# Of the output, of gradients, and of those of alpha and span, long sums of terms with both signs. Float32: a dozen
+# roundings of sums of a few dozen terms. Half precision: outputs are rounded to 8 (11) bits; gradients follow from them.
 TOLERANCE = {torch.float32: (1e-5, 1e-5, 1e-5), torch.bfloat16: (2 ** -8, 2 ** -6, 2 ** -5),
              torch.float16: (2 ** -11, 2 ** -9, 2 ** -8)}
 FAR = FORMS["far"]
@@ -51,12 +51,13 @@ def test_when_keys_are_of_a_kind_then_values_and_gradients_are_those_of_the_refe
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_when_keys_have_a_form_then_values_and_gradients_are_those_of_the_reference(name, dtype):
     B, half = 2 if name in ("window and far", "learned") else 1, dtype == torch.bfloat16
-    shape = (B, 4, 1, 21, 7) if half and "table" not in name else (B, 4, 2, 35, 7)         # two blocks of 16 or 32 queries
+    shape = (B, 4, 1, 21, 7) if half and "table" not in name else (B, 4, 2, 35, 7)      # two blocks of 16 or 32 queries
     assert_agrees(FORMS[name], shape, dtype, slopes=alibi(4) if half else None, **LEARNED.get(name, {}))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["window and far", "leading and a window", "windows both ways", "by head", "learned", "table"])
+@pytest.mark.parametrize("name", ["window and far", "leading and a window", "windows both ways", "by head", "learned",
+                                  "table"])
 def test_when_bands_are_short_then_float32_takes_them_exactly(name, monkeypatch):
     monkeypatch.setitem(plans.BAND, False, 2)
     keys = FORMS[name]
@@ -139,7 +140,7 @@ def test_when_numbers_lie_in_another_order_then_they_are_read_right_and_results_
     assert torch.equal(sparse_attention(*(x.mT.contiguous().mT for x in (q, k, v)), FAR, backend="gpu"), expected)
     q.requires_grad_()
     gradients = [torch.autograd.grad(sparse_attention(q, k, v, FAR, backend="gpu"), q, dout)[0]
-                 for dout in (torch.ones(()).expand(q.shape), torch.ones(q.shape))]        # numbers that repeat in memory
+                 for dout in (torch.ones(()).expand(q.shape), torch.ones(q.shape))]     # numbers that repeat in memory
     assert torch.equal(*gradients)
 
 

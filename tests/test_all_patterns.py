@@ -1,4 +1,4 @@
-"""Notebook 8: every pattern at the ramp's pairs, runs shared with the window sweep, sentences that turn with the numbers."""
+"""Notebook 8: every pattern at the ramp's pairs, runs shared with the window sweep, sentences by the numbers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def stack(job):
 
 def test_when_patterns_are_listed_then_none_of_the_literature_is_forgotten():
     literature = {name for name in patterns.names() if patterns.pattern_class(name).family == "literature"}
-    assert literature == set(LITERATURE) <= set(parameters_of(NAME)().patterns)
-    assert {"local", "strided", "random_offsets", "random_keys", "power_law", "christoffel"} <= set(parameters_of(NAME)().patterns)
+    listed = set(parameters_of(NAME)().patterns)
+    assert literature == set(LITERATURE) <= listed
+    assert {"local", "strided", "random_offsets", "random_keys", "power_law", "christoffel"} <= listed
 
 
 def test_when_small_is_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_its_mask():
@@ -62,7 +63,8 @@ def test_when_small_is_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_
 def test_when_the_window_sweep_has_a_model_then_its_run_is_the_same():
     sweep = {job.run for job in planned("01_window_sweep", "small")}
     shared_series = {job.labels.series for job in planned(NAME, "small") if job.run in sweep}
-    assert shared_series >= {"Dense", "Local window, equal edges", "Random offsets, equal edges", "Fibonacci, linear ramp",
+    assert shared_series >= {"Dense", "Local window, equal edges", "Random offsets, equal edges",
+                             "Fibonacci, linear ramp",
                              "Fibonacci, coprime ramp"}
 
 
@@ -71,7 +73,8 @@ def test_when_series_are_named_then_each_is_one_and_roles_are_those_of_the_figur
     assert len({job.labels.series for job in jobs}) == len(jobs)
     roles = {job.labels.series: job.labels.role for job in jobs}
     assert roles["BigBird, equal edges"] == "neighbour" and roles["Christoffel word"] == "model"
-    assert roles["Power law"] == "model" and roles["Random keys, equal edges"] == "control" and roles["Dense"] == "baseline"
+    assert roles["Power law"] == "model" and roles["Random keys, equal edges"] == "control"
+    assert roles["Dense"] == "baseline"
 
 
 def test_when_a_pattern_cannot_attend_so_few_pairs_then_it_is_left_out_with_the_reason():
@@ -102,14 +105,15 @@ def test_when_a_schedule_has_the_ramps_pairs_then_it_stays_as_it_is_and_else_its
 
 
 def test_when_bigbird_is_matched_then_window_and_global_keys_are_three_to_two():
-    assert bigbird_shares(16) == {"window": 5, "global_tokens": 4}                 # 6 keys of the window, the query among them
+    assert bigbird_shares(16) == {"window": 5, "global_tokens": 4}         # 6 keys of the window, the query among them
 
 
 # Properties
 
 @pytest.mark.parametrize("name, own", [
     ("local", {"window": (3, 7)}), ("bigbird", {"window": 2}), ("streaming_sinks", {"window": 2, "sinks": 3}),
-    ("dilate_former", {"window": 3}), ("longnet", {"segment": 5}), ("scaled_base", {"window": 2, "schedule": "linear"})])
+    ("dilate_former", {"window": 3}), ("longnet", {"segment": 5}),
+    ("scaled_base", {"window": 2, "schedule": "linear"})])
 def test_when_distances_are_counted_then_they_are_those_of_the_masks(name, own):
     pattern, T = build(name, layers=2, heads=2, **own), 37
     expected = np.zeros(T)
@@ -128,7 +132,8 @@ def test_when_a_window_is_measured_then_its_properties_are_those_by_hand():
     assert row["share of keys at distances up to 2"] == pytest.approx(counts[:3].sum() / counts.sum())
     assert row["keys a query of the narrowest head"] == pytest.approx(counts.sum() / 33)
     assert row["distinct distances of the stack"] == 5 and row["diameter of a layer, mean"] == 8
-    assert row["share of pairs that the stack connects"] == pytest.approx(sum(33 - d for d in range(13)) / (33 * 34 / 2))
+    connected = sum(33 - d for d in range(13)) / (33 * 34 / 2)
+    assert row["share of pairs that the stack connects"] == pytest.approx(connected)
 
 
 def test_when_heads_have_windows_of_their_own_then_the_narrowest_is_told():
@@ -139,7 +144,8 @@ def test_when_heads_have_windows_of_their_own_then_the_narrowest_is_told():
 @pytest.mark.parametrize("sign, word", [(1, "higher"), (-1, "lower")])
 def test_when_a_property_orders_the_losses_then_the_sentence_says_which_way(sign, word):
     rng = np.random.default_rng(0)
-    table = pd.DataFrame({"mean distance": np.arange(20.0), "noise": rng.random(20)}, index=[f"m{n}" for n in range(20)])
+    index = [f"m{n}" for n in range(20)]
+    table = pd.DataFrame({"mean distance": np.arange(20.0), "noise": rng.random(20)}, index=index)
     loss = pd.Series(3 + sign * 0.01 * np.arange(20.0), index=table.index)
     said = found.say_predictors(found.predictors(table, loss), 20, 256)
     assert f"mean distance ({word} loss with more of it, Spearman {sign:+d}.00)" in said and "noise" not in said
@@ -158,7 +164,8 @@ def test_when_bigbird_is_better_than_the_window_then_the_answer_names_it_and_els
         return found.say_answer(tables, table["role"].to_dict(), local), found.say_ranks(table, (256, 1024), local,
                                                                                        "Fibonacci, linear ramp")
     better, ranks = answer(2.9)
-    assert "At 256 tokens 1 of 21 patterns have a lower loss than Local window (BigBird), 0 of them a document's" in better
+    assert ("At 256 tokens 1 of 21 patterns have a lower loss than Local window (BigBird), 0 of them a document's"
+            in better)
     assert "and 0 a higher one" in better and "one seed" in better and "has BigBird, equal edges" in ranks
     worse, ranks = answer(3.1)
     assert "0 of 21 patterns have a lower loss than Local window, and 1 a higher one" in worse
@@ -177,7 +184,8 @@ def test_when_only_code_gains_then_only_code_is_named():
     said = found.say_domains(table, "Local window, equal edges")
     assert "docs: 0 of 2; code: 1 of 2 (Power law, sigma=0.85 (-0.200))." in said
     cells = found.domain_cells(table)
-    assert cells.loc["Power law, sigma=0.85", "code"] == (pytest.approx(-0.2), True) and not cells.loc["Dense", "docs"][1]
+    assert cells.loc["Power law, sigma=0.85", "code"] == (pytest.approx(-0.2), True)
+    assert not cells.loc["Dense", "docs"][1]
     assert cells.index[0] == "Power law, sigma=0.85"
 
 

@@ -1,4 +1,4 @@
-"""Backend `cpu` beyond its numbers: as a function of PyTorch, in threads, and the parts that its kernels are made of."""
+"""Backend `cpu` beyond its numbers: as a function of PyTorch, in threads, and the parts of its kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ torch.set_num_threads(1)
 T, FAR = 150, Offsets((0, 1, 2, 5, 13, 50), leading=2)
 TABLE = np.stack([np.arange(T) // 3, np.arange(T)], 1).astype(np.int32)
 TABLE[0] = 0, -1
-KEYS = {"offsets": FAR, "learned": LearnedOffsets(1, (3, 5, 8, 90)), "table": EdgeTable(TABLE), "soft": SoftWindow(5, 2)}
+KEYS = {"offsets": FAR, "learned": LearnedOffsets(1, (3, 5, 8, 90)), "table": EdgeTable(TABLE),
+        "soft": SoftWindow(5, 2)}
 
 
 def qkv(B=2, H=4, G=2, D=8, T=T):
@@ -144,7 +145,8 @@ def test_when_numba_is_missing_then_auto_says_so_once_and_cpu_says_how_to_get_it
 
 
 def test_when_numba_or_triton_is_not_there_then_the_attention_still_imports():
-    code = "import sys; sys.modules['numba'] = sys.modules['triton'] = None; from lib.attention.gpu import Gpu; print(Gpu().missing())"
+    code = ("import sys; sys.modules['numba'] = sys.modules['triton'] = None; from lib.attention.gpu import Gpu; "
+            "print(Gpu().missing())")
     done = subprocess.run([sys.executable, "-c", code], cwd=paths.ROOT, capture_output=True, text=True)
     assert "pip install triton" in done.stdout, done.stderr
 
@@ -173,8 +175,8 @@ def rounding(source_row, target_row, source, target, count):
 
 def test_when_numbers_are_stored_in_bfloat16_then_they_are_rounded_as_pytorch_does():
     bits = torch.randint(-2 ** 31, 2 ** 31 - 1, (4096, 16), generator=torch.Generator().manual_seed(0)).int()
-    halves = torch.tensor([0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x7F800000, 0x7FC00000, 0x7F800001, -1, 1], dtype=torch.int64)
-    bits[0, :8] = halves.int()                       # ties, the largest number, infinity, NaNs
+    halves = [0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x7F800000, 0x7FC00000, 0x7F800001, -1, 1]
+    bits[0, :8] = torch.tensor(halves).int()         # ties, the largest number, infinity, NaNs
     numbers, stored = bits.view(torch.float32), torch.empty(4096, 16, dtype=torch.bfloat16)
     rounding(Row(16, "float32"), Row(16, "bfloat16"), numbers.data_ptr(), stored.data_ptr(), 4096)
     expected = numbers.bfloat16()

@@ -1,4 +1,4 @@
-"""Backend `gpu`: what it says where it cannot run; its kernels interpreted, and compiled for a GPU that is not there."""
+"""Backend `gpu`: what it says where it cannot run; its kernels interpreted, and compiled for an absent GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ has_triton = pytest.mark.skipif(gpu.importlib.util.find_spec("triton") is None, 
 
 
 def python(*arguments, **variables):
-    inherited = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "PYTEST_ADDOPTS")}
+    left_out = "TRITON_INTERPRET", "PYTEST_ADDOPTS"
+    inherited = {name: value for name, value in os.environ.items() if name not in left_out}
     return subprocess.run([sys.executable, *arguments], cwd=paths.ROOT, capture_output=True, text=True,
                           env={**inherited, "PYTHONPATH": str(paths.ROOT), "OMP_NUM_THREADS": "1", **variables})
 
@@ -38,7 +39,8 @@ def test_when_kernels_are_compiled_for_an_h200_then_registers_suffice(tmp_path):
     done = python("tests/compiled_kernels.py", "offsets", "learned", "table", "by head", TRITON_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr[-4000:]
     kernels = [line.split() for line in done.stdout.splitlines()]
-    assert {name for name, *_ in kernels} == {"attend", "query_gradients", "piece_sums", "key_gradients"} and len(kernels) == 13
+    assert {name for name, *_ in kernels} == {"attend", "query_gradients", "piece_sums", "key_gradients"}
+    assert len(kernels) == 13
     for name, registers, stack, shared in kernels:
         assert int(registers) < 255 and int(stack) == 0 and int(shared) <= 100 * 1024, name
 

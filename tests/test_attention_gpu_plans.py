@@ -1,4 +1,4 @@
-"""Plans of the GPU kernels, read back as the kernels read them: every pair once, in both directions, in the ranges of its block."""
+"""Plans of the GPU kernels, read as the kernels read them: every pair once, both ways, in the ranges of its block."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def counts_of(plan, T):
 
 
 def assert_transposed(plan, T):
-    """Each listed pair is read once by its key: by a column in the range of its block of keys, or from a piece of its list."""
-    pairs = {(head, c, i, listed(plan, head, c, i, T)) for head, i, c in
-             itertools.product(range(len(plan.band_counts)), range(T), range(plan.columns)) if listed(plan, head, c, i, T) >= 0}
+    """Each listed pair is read once by its key: by a column in the range of its block, or from a piece of its list."""
+    places = itertools.product(range(len(plan.band_counts)), range(plan.columns), range(T))
+    pairs = {(*place, j) for place in places if (j := listed(plan, *place, T)) >= 0}
     found, size = [], plan.tiling.KM // plan.tiling.RP
     if plan.form == plans.OFFSETS:
         for head, j in itertools.product(range(len(plan.keys)), range(T)):
@@ -99,7 +99,8 @@ def test_when_heads_have_keys_of_their_own_then_so_do_their_lists(heads, T):
 
 
 @settings(max_examples=20, deadline=None)
-@given(T=st.integers(1, 45), window=st.integers(0, 6), seed=st.integers(0, 99), half=st.booleans(), heads=st.sampled_from([1, 2]))
+@given(T=st.integers(1, 45), window=st.integers(0, 6), seed=st.integers(0, 99), half=st.booleans(),
+       heads=st.sampled_from([1, 2]))
 def test_when_a_table_holds_a_window_then_it_becomes_a_band_and_nothing_is_lost(T, window, seed, half, heads):
     random = np.random.default_rng(seed)
     mask = random.random((heads, T, T)) < 0.1

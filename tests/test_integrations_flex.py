@@ -1,4 +1,4 @@
-"""`Pattern.mask_mod` in FlexAttention, against the dense oracle mask; and the page that shows patterns in other models."""
+"""`Pattern.mask_mod` in FlexAttention, against the dense oracle mask; the page on patterns in other models."""
 
 from __future__ import annotations
 

@@ -1,25 +1,26 @@
-"""Patterns in transformers' models: equal to the same weights with the dense mask, in training, generation and padding."""
+"""Patterns in transformers' models: equal to the same weights with the dense mask, in training and generation."""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from lib.attention import sparse_attention
 from lib.errors import SuiteError
 from lib.integrations.cached import attend_rows, first_rows
-from lib.patterns import EdgeTable, build, expand, names, pattern_class
+from lib.patterns import build, expand, names, pattern_class
 
-transformers = pytest.importorskip("transformers", reason="the extra is not installed: pip install -e '.[transformers]'")
+transformers = pytest.importorskip("transformers", reason="not installed: pip install -e '.[transformers]'")
 from lib.integrations.transformers import add_learned, register  # noqa: E402
 
 torch.set_num_threads(1)
 N = 48                          # length of the registrations: the longest sequence
 VOCAB = 61
+SMALL = {"vocab_size": VOCAB, "intermediate_size": 24}
 CAUSAL = [pytest.param(example, id=f"{name}-{n}") for name in names()
           for n, example in enumerate(pattern_class(name).examples()) if example.causal]
 BIDIRECTIONAL = [pytest.param(example, id=f"{name}-{n}") for name in names()
@@ -36,14 +37,14 @@ def registered(pattern, length=N, backend="auto"):
 def llama(attention, layers, heads, kv_heads=None, seed=0, **options):
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(
-        vocab_size=VOCAB, hidden_size=4 * heads, intermediate_size=24, num_hidden_layers=layers, num_attention_heads=heads,
-        num_key_value_heads=kv_heads or heads, max_position_embeddings=N, pad_token_id=0, eos_token_id=None, bos_token_id=1,
-        initializer_range=0.3, **options)
+        **SMALL, hidden_size=4 * heads, num_hidden_layers=layers, num_attention_heads=heads, initializer_range=0.3,
+        num_key_value_heads=kv_heads or heads, max_position_embeddings=N, pad_token_id=0, eos_token_id=None,
+        bos_token_id=1, **options)
     return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention).double().eval()
 
 
 def densely(model, pattern, length=N):
-    """The same model with eager attention and, in each layer, the pattern's oracle mask at `length` as a 4-D additive mask."""
+    """The same model with eager attention and, in each layer, the pattern's oracle mask at `length`, additive."""
     twin = type(model)(copy.deepcopy(model.config)).double().eval()
     twin.load_state_dict(model.state_dict())
     twin.set_attn_implementation("eager")
@@ -105,22 +106,23 @@ def test_when_any_pattern_generates_with_a_cache_then_its_logits_are_the_dense_m
 
 # Generation
 
-@pytest.mark.parametrize("options", [{"cache_implementation": "static"}, {"prefill_chunk_size": 5}, {"use_cache": False}],
-                         ids=str)
-@pytest.mark.parametrize("name", ["scaled_base", "streaming_sinks", "random_keys"])
+STATIC, CHUNKS = {"cache_implementation": "static"}, {"prefill_chunk_size": 5}
+
+
+@pytest.mark.parametrize(("name", "options"), [("scaled_base", STATIC), ("streaming_sinks", CHUNKS),
+                                               ("random_keys", {"use_cache": False}), ("random_keys", STATIC)], ids=str)
 def test_when_the_prompt_comes_in_chunks_or_the_cache_is_static_or_there_is_none_then_the_logits_stay(name, options):
     model, _ = pair(two_layers(name), kv_heads=2)
     expected, found = (generated(model, tokens(2, 13), 9, **how) for how in ({}, options))
     assert torch.equal(expected[0], found[0]) and (expected[1] - found[1]).abs().max() < CLOSE
 
 
-@pytest.mark.parametrize("options", [{}, {"cache_implementation": "static"}, {"prefill_chunk_size": 5}], ids=str)
-@pytest.mark.parametrize("name", ["scaled_base", "streaming_sinks", "random_keys", "longnet"])
+@pytest.mark.parametrize(("name", "options"), [
+    ("scaled_base", {}), ("streaming_sinks", STATIC), ("random_keys", CHUNKS), ("longnet", STATIC)], ids=str)
 def test_when_a_batch_is_padded_on_the_left_then_each_sequence_is_generated_as_if_alone(name, options):
-    pattern = build(name, layers=2, heads=4)
-    model, _ = pair(pattern, kv_heads=2)
+    model, _ = pair(build(name, layers=2, heads=4), kv_heads=2)
     prompts = [tokens(1, n, seed=n) for n in (13, 6, 1)]
-    batch = torch.cat([torch.nn.functional.pad(p, (13 - p.shape[1], 0)) for p in prompts])
+    batch = torch.cat([F.pad(p, (13 - p.shape[1], 0)) for p in prompts])
     text, logits = generated(model, batch, 9, attention_mask=(batch != 0).long(), **options)
     for b, prompt in enumerate(prompts):
         alone, its_logits = generated(model, prompt, 9)
@@ -132,8 +134,7 @@ def test_when_a_batch_is_padded_on_the_left_then_each_sequence_is_generated_as_i
 def test_when_a_padded_batch_trains_then_losses_and_gradients_are_those_of_each_sequence_alone(side):
     model, dense = pair(two_layers("streaming_sinks", sinks=2), kv_heads=2)
     rows = [tokens(1, n, seed=n) for n in (17, 11)]
-    batch = torch.cat([torch.nn.functional.pad(r, ((17 - r.shape[1]), 0) if side == "left" else (0, 17 - r.shape[1]))
-                       for r in rows])
+    batch = torch.cat([F.pad(r, (17 - r.shape[1], 0) if side == "left" else (0, 17 - r.shape[1])) for r in rows])
     seen = (batch != 0).long()
     positions = (seen.cumsum(-1) - 1).clamp(min=0)
     model(batch, attention_mask=seen, position_ids=positions).logits[seen.bool()].square().sum().backward()
@@ -173,11 +174,12 @@ def test_when_a_model_scales_its_logits_itself_then_that_scale_counts():
 def test_when_another_architecture_has_the_dense_pattern_then_it_is_what_it_was(kind):
     if kind == "gpt2":
         make, config = transformers.AutoModelForCausalLM, transformers.GPT2Config(
-            vocab_size=VOCAB, n_embd=16, n_layer=2, n_head=4, n_positions=N, bos_token_id=1, eos_token_id=None, pad_token_id=0)
+            vocab_size=VOCAB, n_embd=16, n_layer=2, n_head=4, n_positions=N, bos_token_id=1, eos_token_id=None,
+            pad_token_id=0)
     else:
         make, config = transformers.AutoModel, transformers.ModernBertConfig(
-            vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, pad_token_id=0,
-            bos_token_id=1, eos_token_id=1, cls_token_id=1, sep_token_id=1, layer_types=["full_attention"] * 2)
+            **SMALL, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, pad_token_id=0, bos_token_id=1,
+            eos_token_id=1, cls_token_id=1, sep_token_id=1, layer_types=["full_attention"] * 2)
     model = make.from_config(config, attn_implementation="sdpa").eval()
     x = tokens(2, 17)
     x[1, :5] = 0
@@ -206,35 +208,30 @@ def test_when_a_pattern_learns_then_its_parameters_get_gradients_and_steps_with_
     assert all(theta.grad.abs().min() > 0 for theta in thetas)
 
 
-def test_when_a_learned_pattern_runs_then_it_is_the_reference_at_the_alpha_of_each_layer():
-    pattern = two_layers("learned", rungs=7, start="ramp")
+def test_when_a_learned_pattern_runs_then_it_is_the_reference_at_the_alpha_of_each_layer(monkeypatch):
+    pattern, seen = two_layers("learned", rungs=7, start="ramp"), {}
     model = llama(registered(pattern), 2, 4, 2)
     add_learned(model, pattern)
-    seen = {}
-    for layer, block in enumerate(model.model.layers):
-        block.self_attn.o_proj.register_forward_pre_hook(lambda module, args, layer=layer: seen.update({layer: args[0]}))
-    caught = {}
-    attention = transformers.AttentionInterface()[model.config._attn_implementation]
-    transformers.AttentionInterface.register("sparse:spy", lambda module, q, k, v, *a, **kw: (
-        caught.update({module.layer_idx: (q, k, v)}), attention(module, q, k, v, *a, **kw))[1])
-    transformers.AttentionMaskInterface.register(
-        "sparse:spy", transformers.AttentionMaskInterface()[model.config._attn_implementation])
-    model.set_attn_implementation("sparse:spy")
+
+    def spy(q, k, v, keys, layer, **given):
+        seen[layer] = q, k, v, sparse_attention(q, k, v, keys, layer, **given)
+        return seen[layer][3]
+    monkeypatch.setattr("lib.integrations.transformers.sparse_attention", spy)
     model(tokens(2, 33))
-    for layer, (q, k, v) in caught.items():
+    for layer, (q, k, v, found) in seen.items():
         alpha = torch.tensor(0.5) + torch.sigmoid(torch.tensor(pattern.thetas[layer]))
         expected = sparse_attention(q, k, v, pattern, layer, alpha=alpha, backend="reference")
-        assert (expected.transpose(1, 2).flatten(2) - seen[layer]).abs().max() < 1e-6
+        assert (expected - found).abs().max() < 1e-6
+    assert sorted(seen) == [0, 1]
 
 
 # Encoders
 
-def bert(attention, pattern, **options):
+def bert(attention, pattern):
     torch.manual_seed(1)
     config = transformers.BertConfig(
-        vocab_size=VOCAB, hidden_size=4 * pattern.heads, intermediate_size=24, num_hidden_layers=pattern.layers,
-        num_attention_heads=pattern.heads, max_position_embeddings=N, hidden_dropout_prob=0, attention_probs_dropout_prob=0,
-        initializer_range=0.3, **options)
+        **SMALL, hidden_size=4 * pattern.heads, num_hidden_layers=pattern.layers, num_attention_heads=pattern.heads,
+        max_position_embeddings=N, hidden_dropout_prob=0, attention_probs_dropout_prob=0, initializer_range=0.3)
     return transformers.AutoModel.from_config(config, attn_implementation=attention).double().eval()
 
 
@@ -243,7 +240,7 @@ def test_when_an_encoder_has_padding_then_each_sequence_is_that_alone_with_the_d
     model = bert(registered(pattern), pattern)
     lengths = (23, 9, 23)
     rows = [tokens(1, n, seed=n + b) for b, n in enumerate(lengths)]
-    batch = torch.cat([torch.nn.functional.pad(row, (0, 23 - row.shape[1])) for row in rows])
+    batch = torch.cat([F.pad(row, (0, 23 - row.shape[1])) for row in rows])
     found = model(batch, attention_mask=(batch != 0).long()).last_hidden_state
     eager = bert("eager", pattern)
     for layer, block in enumerate(eager.encoder.layer):
@@ -281,13 +278,10 @@ def refusal(model, *args, **kwargs):
     return str(caught.value)
 
 
-def test_when_a_pattern_looks_the_wrong_way_then_the_error_says_how_to_build_it():
+def test_when_pattern_and_model_differ_then_the_error_names_both():
     one_way, both_ways = two_layers("local"), two_layers("local", causal=False)
     assert "build it with causal=True" in refusal(llama(registered(both_ways), 2, 4), tokens(1, 5))
     assert "build it with causal=False" in refusal(bert(registered(one_way), one_way), tokens(1, 5))
-
-
-def test_when_model_and_pattern_differ_in_layers_or_heads_then_the_error_names_both():
     name = registered(two_layers())
     assert "layers of pattern 'scaled_base' = 2 is not valid: the model's 3" in refusal(llama(name, 3, 4), tokens(1, 5))
     assert "heads of pattern 'scaled_base' = 4 is not valid: the model's 2" in refusal(llama(name, 2, 2), tokens(1, 5))
@@ -295,7 +289,7 @@ def test_when_model_and_pattern_differ_in_layers_or_heads_then_the_error_names_b
 
 def test_when_a_text_outgrows_the_registered_length_then_the_error_says_so():
     model = llama(registered(two_layers(), length=12), 2, 4)
-    assert model.generate(tokens(1, 9), max_new_tokens=4, do_sample=False).shape == (1, 13)     # the last is not fed again
+    assert model.generate(tokens(1, 9), max_new_tokens=4, do_sample=False).shape == (1, 13)     # the last is not fed
     with pytest.raises(SuiteError, match="length = 12 is not valid"):
         model.generate(tokens(1, 9), max_new_tokens=5, do_sample=False)
     assert "length = 12" in refusal(model, tokens(1, 13))
@@ -317,8 +311,7 @@ def test_when_a_model_has_dropout_a_window_or_is_asked_for_weights_then_it_is_re
     assert "attention dropout is 0.1; set it to 0" in refusal(model.train(), tokens(1, 5))
     assert "output_attentions" in refusal(model.eval(), tokens(1, 5), output_attentions=True)
     config = transformers.MistralConfig(
-        vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, sliding_window=8)
+        **SMALL, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, sliding_window=8)
     windowed = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=registered(pattern))
     assert "sliding_window = None" in refusal(windowed, tokens(1, 5))
     config.sliding_window = None
@@ -365,6 +358,7 @@ def test_when_a_plan_is_cut_then_it_is_the_first_rows_of_the_longest(pattern):
         full = expand(pattern.plan(layer, N), N, pattern.heads)
         for T in (1, 2, 17, N):
             assert np.array_equal(expand(first_rows(pattern, layer, N, T), T, pattern.heads), full[:, :T, :T])
+            assert first_rows(pattern, layer, N, T) is first_rows(pattern, layer, N, T)     # so that its plan is kept
 
 
 def test_when_lengths_change_the_keys_then_only_patterns_that_say_so_differ_from_the_longest_plan():
@@ -383,20 +377,16 @@ def test_when_rows_are_gathered_in_parts_then_values_and_gradients_are_the_refer
     heads, layer = (pattern.heads if pattern.heads > 1 else 4), pattern.layers - 1
     random = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(2, h, N, 6, generator=random, dtype=torch.float64) for h in (heads, heads // 2, heads // 2))
-    learned = {"alpha": {"alpha": torch.tensor(0.77)}, "span": {"span": torch.arange(heads) + 1.3}}.get(pattern.learned, {})
+    values = {"alpha": torch.tensor(0.77), "span": torch.arange(heads) + 1.3}
+    learned = {pattern.learned: values[pattern.learned]} if pattern.learned else {}
     wanted = [x.requires_grad_() for x in (q, k, v, *learned.values())]
     whole = sparse_attention(q, k, v, pattern, layer, backend="reference", **learned)
     for first, Q in ((0, 1), (5, 12), (N - 1, 1)):
         monkeypatch.setattr("lib.integrations.cached.GATHERED", 1 if Q > 1 else 2 ** 22)
         rows = slice(first, first + Q)
-        found = attend_rows(q[:, :, rows], k, v, pattern.plan(layer, N), torch.arange(first, first + Q)[None], **learned)
+        positions = torch.arange(first, first + Q)[None]
+        found = attend_rows(q[:, :, rows], k, v, pattern.plan(layer, N), positions, **learned)
         dout = torch.randn(found.shape, generator=random, dtype=torch.float64)
         gradients = (torch.autograd.grad(out, wanted, dout, retain_graph=True) for out in (found, whole[:, :, rows]))
         for a, b in zip((found, *next(gradients)), (whole[:, :, rows], *next(gradients)), strict=True):
             assert (a - b).abs().max() < (1e-5 if learned else 1e-12)           # alpha and span are float32
-
-
-def test_when_a_table_is_cut_and_run_then_its_plan_is_kept_for_the_next_call():
-    pattern = dataclasses.replace(two_layers("random_keys"), seed=5)
-    assert isinstance(first_rows(pattern, 1, N, 20), EdgeTable)
-    assert first_rows(pattern, 1, N, 20) is first_rows(pattern, 1, N, 20)

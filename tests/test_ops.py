@@ -52,7 +52,7 @@ def formula_of_norm(x, gain):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 67, 37), (3, 64, 32)])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 67, 37)])
 def test_when_rms_norm_is_taken_then_it_agrees_with_the_formula(dtype, shape):
     compare(lambda x, gain: ops.rms_norm(x, gain, 0.1), formula_of_norm,
             [numbers(*shape, dtype=dtype), numbers(shape[-1], seed=1, dtype=dtype)], dtype)
@@ -74,17 +74,17 @@ def test_when_swiglu_is_taken_then_it_agrees_with_the_formula(dtype, width):
 
 def test_when_a_gate_is_far_from_zero_then_swiglu_is_the_product_or_nothing():
     x = torch.tensor([[300.0, -300.0, 2.0, 3.0]], requires_grad=True)
-    out = ops.swiglu(x)
-    assert out.tolist() == [[600.0, pytest.approx(0, abs=1e-30)]]
-    assert torch.autograd.grad(out.sum(), x)[0].tolist() == [[2.0, pytest.approx(0, abs=1e-30), 300.0,
-                                                              pytest.approx(0, abs=1e-30)]]
+    out, nothing = ops.swiglu(x), pytest.approx(0, abs=1e-30)
+    assert out.tolist() == [[600.0, nothing]]
+    assert torch.autograd.grad(out.sum(), x)[0].tolist() == [[2.0, nothing, 300.0, nothing]]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("H, G, D", [(4, 1, 32), (6, 2, 10), (1, 1, 2)])
 def test_when_heads_are_turned_then_each_pair_is_a_complex_product(dtype, H, G, D):
     B, T = 2, 19
-    angles = torch.arange(T, dtype=torch.float64)[:, None] * 10_000.0 ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
+    pairs = torch.arange(0, D, 2, dtype=torch.float64)
+    angles = torch.arange(T, dtype=torch.float64)[:, None] * 10_000.0 ** (-pairs / D)
 
     def formula(qkv):
         x = qkv.view(B, T, H + 2 * G, D)
@@ -159,8 +159,9 @@ def test_when_numba_is_missing_then_the_formulas_take_its_place():
         loss = ops.cross_entropy(ops.swiglu(x), torch.eye(12), torch.arange(10).view(2, 5)) + (q * k + v).sum()
         loss.backward()
         print(ops.kernels is None, loss.item(), x.grad.norm().item())"""
-    found = [subprocess.check_output([sys.executable, "-c", program.format(missing=line)], text=True, cwd=paths.ROOT).split()
-             for line in ("", "sys.modules['numba'] = None")]
+    programs = [program.format(missing=line) for line in ("", "sys.modules['numba'] = None")]
+    found = [subprocess.check_output([sys.executable, "-c", text], text=True, cwd=paths.ROOT).split()
+             for text in programs]
     assert [missing for missing, *_ in found] == ["False", "True"]
     there, gone = ([float(number) for number in numbers] for _, *numbers in found)
     assert there == pytest.approx(gone, rel=1e-5)
@@ -184,9 +185,12 @@ def test_when_the_exponential_is_approximated_then_it_is_exact_to_three_units_in
 
 
 def test_when_float32_becomes_bf16_then_it_is_rounded_as_torch_does():
-    x = torch.cat([numbers(1000, scale=1e3).detach(), torch.tensor([1 + 2.0 ** -8, 1 + 3 * 2.0 ** -8, 0.0, -0.0, math.inf])])
+    ends = torch.tensor([1 + 2.0 ** -8, 1 + 3 * 2.0 ** -8, 0.0, -0.0, math.inf, math.nan])
+    last = torch.tensor([2 ** 31 - 1], dtype=torch.int32).view(torch.float32)   # rounding must not carry a NaN to zero
+    x = torch.cat([numbers(1000, scale=1e3).detach(), ends, last])
     rounded = numba.vectorize(lambda value: kernels.narrow(value, np.uint16(0)))(x.numpy())
-    assert (rounded == kernels.array(x.bfloat16())).all()
+    assert (rounded[:-2] == kernels.array(x[:-2].bfloat16())).all()
+    assert torch.from_numpy(rounded[-2:].copy()).view(torch.bfloat16).isnan().all()
 
 
 @pytest.mark.parametrize("function, inputs", [
