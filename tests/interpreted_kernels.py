@@ -19,7 +19,7 @@ from lib.errors import SuiteError
 from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets
 
 # Of the output, of gradients, and of those of alpha and span, long sums of terms with both signs. Float32: a dozen
-# roundings of sums of a few dozen terms. Half precision: outputs are rounded to 8 (11) bits; gradients follow from them.
+# roundings of sums of a few dozen terms. Half precision: outputs are rounded to 8 (11) bits, and gradients follow.
 TOLERANCE = {torch.float32: (1e-5, 1e-5, 1e-5), torch.bfloat16: (2 ** -8, 2 ** -6, 2 ** -5),
              torch.float16: (2 ** -11, 2 ** -9, 2 ** -8)}
 FAR = FORMS["far"]
