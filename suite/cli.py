@@ -144,7 +144,7 @@ def export_runs(profile: ProfileName = "small", format: Literal["csv", "json"] =
 
 
 @app.command()
-def bench(quick: Annotated[bool, Option("--quick", help="fewer lengths and rounds, in a file apart")] = False) -> int:
+def bench(quick: Annotated[bool, Option("--quick", help="fewer lengths and rounds, in a file apart")] = False) -> None:
     """Time and memory of attention and of a training step: some minutes, alone on the machine."""
     if BENCH.items() - os.environ.items():
         command = [sys.executable, "-m", "suite", "bench", *["--quick"] * quick]

@@ -85,3 +85,28 @@ def site(rendered: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A copy of the made-up profile, to change and to build again."""
     from report_site import Site
     return Site(Path(shutil.copytree(rendered[0], tmp_path / "outputs")), monkeypatch)
+
+
+def hub_copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with small made-up data sets of the hub; it is only read."""
+    from hub_fakes import make_hub
+    return make_hub(tmp_path_factory.mktemp("hub"))
+
+
+@pytest.fixture(scope="session")
+def hub_corpus(hub_copies: Path, shared: Path):
+    """The corpus of `hub_fakes.CONFIG` from these copies."""
+    from hub_fakes import CONFIG
+
+    from data_prep.build import corpus
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUITE_HUB", str(hub_copies))
+        patch.setenv("SUITE_OUTPUTS", str(shared / "hub"))
+        return corpus(CONFIG)
+
+
+@pytest.fixture
+def hub_outputs(hub_copies: Path, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The copies are what SUITE_HUB names; returns the outputs of this test."""
+    monkeypatch.setenv("SUITE_HUB", str(hub_copies))
+    return outputs

@@ -59,7 +59,7 @@ def pieces(corpus: Corpus, split: str, domain: str) -> list[np.ndarray]:
     return np.split(np.asarray(corpus.tokens(split, domain)), corpus.documents(split, domain)[1:])
 
 
-def test_when_built_then_every_domain_has_exactly_the_tokens_asked_for(tiny: Corpus) -> None:
+def test_when_built_then_every_domain_has_exactly_the_tokens_asked_for(tiny):
     assert tiny.domains == ("docs", "code", "stories", "math")
     assert tiny.vocab == TINY.vocab == tiny.manifest["pieces"]
     for domain in tiny.domains:
@@ -69,7 +69,7 @@ def test_when_built_then_every_domain_has_exactly_the_tokens_asked_for(tiny: Cor
             assert tiny.tokens(split, domain).max() < TINY.vocab
 
 
-def test_when_documents_are_cut_out_at_their_starts_then_each_ends_with_the_end_and_has_none_inside(tiny: Corpus) -> None:
+def test_when_documents_are_cut_out_at_their_starts_then_each_ends_with_the_end_and_has_none_inside(tiny):
     for domain in tiny.domains:
         for split in SPLITS:
             *whole, last = pieces(tiny, split, domain)
@@ -78,13 +78,13 @@ def test_when_documents_are_cut_out_at_their_starts_then_each_ends_with_the_end_
             assert len(whole) + 1 == tiny.manifest["domains"][domain][split]["documents"] == len(tiny.names(split, domain))
 
 
-def test_when_a_story_is_decoded_then_it_is_the_generator_s_to_the_byte(tiny: Corpus) -> None:
+def test_when_a_story_is_decoded_then_it_is_the_generator_s_to_the_byte(tiny):
     decode = tiny.tokenizer().decode
     for name, document in list(zip(tiny.names("train", "stories"), pieces(tiny, "train", "stories"), strict=True))[:-1]:
         assert decode(document[:-1].tolist()) == Story(TINY.seed, int(name.split()[1])).text
 
 
-def test_when_text_is_strange_then_the_tokeniser_returns_it_and_never_the_end(tiny: Corpus) -> None:
+def test_when_text_is_strange_then_the_tokeniser_returns_it_and_never_the_end(tiny):
     tok = tiny.tokenizer()
     for text in ("<|endoftext|> quoted <|endoftext|>", "naïve 東京 \U0001f600\t\r\n\x01 end ", " ", "a\n\n\n  b"):
         ids = tok.encode(text, add_special_tokens=False).ids
@@ -93,7 +93,7 @@ def test_when_text_is_strange_then_the_tokeniser_returns_it_and_never_the_end(ti
     assert tokenizer.encode(tok, ["x"])[0].tolist() == [*tok.encode("x").ids, 0]
 
 
-def test_when_split_then_no_document_and_no_text_is_in_both_parts(tiny: Corpus) -> None:
+def test_when_split_then_no_document_and_no_text_is_in_both_parts(tiny):
     for domain in tiny.domains:
         names = {split: tiny.names(split, domain) for split in SPLITS}
         assert len({*names["train"], *names["heldout"]}) == len(names["train"]) + len(names["heldout"])
@@ -101,7 +101,7 @@ def test_when_split_then_no_document_and_no_text_is_in_both_parts(tiny: Corpus) 
         assert not texts["train"] & texts["heldout"]
 
 
-def test_when_the_tokeniser_is_trained_then_only_on_training_documents(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_tokeniser_is_trained_then_only_on_training_documents(own, monkeypatch):
     given, parts = [], []
     train, split = tokenizer.train, build.split
     monkeypatch.setattr(tokenizer, "train", lambda texts, vocab: train((given.append(t) or t for t in texts), vocab))
@@ -113,7 +113,7 @@ def test_when_the_tokeniser_is_trained_then_only_on_training_documents(own: Path
     assert not set(given) & {document.text for document in heldout}
 
 
-def test_when_built_again_elsewhere_then_identical_to_the_byte(tiny: Corpus, tmp_path: Path) -> None:
+def test_when_built_again_elsewhere_then_identical_to_the_byte(tiny, tmp_path):
     """Another process, hash seed and number of threads."""
     again = start(tmp_path, PYTHONHASHSEED="77", RAYON_NUM_THREADS="1")
     again.communicate(timeout=120)
@@ -127,13 +127,13 @@ def test_when_built_again_elsewhere_then_identical_to_the_byte(tiny: Corpus, tmp
     assert str(paths.ROOT) not in (folder / "manifest.json").read_text()
 
 
-def test_when_the_seed_differs_then_so_do_documents_and_fingerprint(own: Path) -> None:
+def test_when_the_seed_differs_then_so_do_documents_and_fingerprint(own):
     one, two = (build.corpus(of(own, seed=s)) for s in (0, 1))
     assert one.fingerprint != two.fingerprint
     assert one.names("heldout", "tales") != two.names("heldout", "tales")
 
 
-def test_when_there_then_opened_and_not_built(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_there_then_opened_and_not_built(own, monkeypatch):
     config = of(own)
     assert build.existing(config) is None
     said: list[str] = []
@@ -143,7 +143,7 @@ def test_when_there_then_opened_and_not_built(own: Path, monkeypatch: pytest.Mon
     assert build.corpus(config).fingerprint == first.fingerprint == build.existing(config).fingerprint
 
 
-def test_when_a_file_was_cut_off_then_opening_names_it(own: Path) -> None:
+def test_when_a_file_was_cut_off_then_opening_names_it(own):
     config = of(own)
     corpus = build.corpus(config)
     file = corpus.path / "train-tales.bin"
@@ -152,7 +152,7 @@ def test_when_a_file_was_cut_off_then_opening_names_it(own: Path) -> None:
         build.corpus(config)
 
 
-def test_when_the_text_changes_then_the_corpus_is_another(own: Path) -> None:
+def test_when_the_text_changes_then_the_corpus_is_another(own):
     config = of(own)
     before = build.corpus(config)
     with (own / "tales" / "all.txt").open("a") as file:
@@ -160,7 +160,7 @@ def test_when_the_text_changes_then_the_corpus_is_another(own: Path) -> None:
     assert build.corpus(config).path != before.path
 
 
-def test_when_killed_then_nothing_half_finished_is_found_and_the_next_build_is_whole(tiny: Corpus, tmp_path: Path) -> None:
+def test_when_killed_then_nothing_half_finished_is_found_and_the_next_build_is_whole(tiny, tmp_path):
     victim = start(tmp_path)
     for line in victim.stdout:
         if line.startswith("encoding code"):
@@ -177,14 +177,14 @@ def test_when_killed_then_nothing_half_finished_is_found_and_the_next_build_is_w
     assert Corpus(tmp_path / "data" / tiny.path.name).fingerprint == tiny.fingerprint
 
 
-def test_when_the_build_fails_then_nothing_is_left(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_build_fails_then_nothing_is_left(own, monkeypatch):
     monkeypatch.setattr(build, "_write_manifest", lambda *a: (_ for _ in ()).throw(OSError("the disk broke")))
     with pytest.raises(OSError, match="the disk broke"):
         build.corpus(of(own))
     assert not [folder for folder in paths.corpora().iterdir() if folder.is_dir()]
 
 
-def test_when_two_build_at_once_then_one_does_and_the_other_waits(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_two_build_at_once_then_one_does_and_the_other_waits(own, monkeypatch):
     built, inside, go_on = [], threading.Event(), threading.Event()
     original = build._build
 
@@ -208,8 +208,7 @@ def test_when_two_build_at_once_then_one_does_and_the_other_waits(own: Path, mon
     assert said == ["another process builds this corpus; waiting for it"]
 
 
-def test_when_more_tokens_are_asked_than_there_are_then_the_error_says_how_many(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_more_tokens_are_asked_than_there_are_then_the_error_says_how_many(tmp_path, monkeypatch):
     monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
     short = [Document(f"d{n}", Story(3, n).text) for n in range(12)]
     monkeypatch.setattr(build.sources, "docs", lambda seed, removed: iter(short))
@@ -221,7 +220,7 @@ def test_when_more_tokens_are_asked_than_there_are_then_the_error_says_how_many(
         build.corpus(CorpusConfig(vocab=400, train_tokens=90_000, heldout_tokens=3_000))
 
 
-def test_when_the_disk_is_full_then_the_error_comes_before_any_work(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_disk_is_full_then_the_error_comes_before_any_work(own, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1_000_000))
     monkeypatch.setattr(build, "_build", lambda *a: pytest.fail("started"))
     with pytest.raises(SuiteError, match="has 1 MB free; the corpus needs up to 50 MB"):
@@ -229,20 +228,19 @@ def test_when_the_disk_is_full_then_the_error_comes_before_any_work(own: Path, m
 
 
 @pytest.mark.parametrize(("field", "value"), [("vocab", 256), ("train_tokens", 999), ("heldout_tokens", 0), ("seed", -1)])
-def test_when_a_number_is_out_of_range_then_the_error_names_it(field: str, value: int) -> None:
+def test_when_a_number_is_out_of_range_then_the_error_names_it(field, value):
     with pytest.raises(SuiteError, match=f"{field} = {value} is not valid"):
         CorpusConfig(**{field: value})
 
 
-def test_when_a_domain_or_split_is_unknown_then_the_nearest_is_named(tiny: Corpus) -> None:
+def test_when_a_domain_or_split_is_unknown_then_the_nearest_is_named(tiny):
     with pytest.raises(SuiteError, match="unknown domain 'story'; did you mean 'stories'"):
         tiny.tokens("train", "story")
     with pytest.raises(SuiteError, match="unknown split 'test'"):
         tiny.tokens("test", "docs")
 
 
-def test_when_the_command_line_is_used_then_counts_are_printed_and_errors_exit_with_2(
-        own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_when_the_command_line_is_used_then_counts_are_printed_and_errors_exit_with_2(own, monkeypatch, capsys):
     monkeypatch.setattr("suite.settings.profiles.load", lambda name, corpus="": SimpleNamespace(corpus=CorpusConfig(
         corpus, vocab=400, train_tokens=20_000, heldout_tokens=3_000)))
     assert main(["corpus", "--corpus", str(own)]) == 0
@@ -251,7 +249,7 @@ def test_when_the_command_line_is_used_then_counts_are_printed_and_errors_exit_w
     assert "is not a folder" in capsys.readouterr().err
 
 
-def test_when_held_out_windows_are_cut_then_they_follow_one_another_and_targets_are_one_later(tiny: Corpus) -> None:
+def test_when_held_out_windows_are_cut_then_they_follow_one_another_and_targets_are_one_later(tiny):
     tokens = np.asarray(tiny.tokens("heldout", "code")).astype(np.int64)
     inputs, targets = heldout_windows(tiny, "code", 96, 1000)
     assert inputs.shape == targets.shape == (10, 96)

@@ -23,7 +23,7 @@ class Positions:
         return (np.arange(self.lengths[domain]) + 10_000 * self.domains.index(domain)).astype(np.uint16)
 
 
-def test_when_asked_twice_then_equal_and_when_seed_or_step_differs_then_not() -> None:
+def test_when_asked_twice_then_equal_and_when_seed_or_step_differs_then_not():
     source, again = text_source(Positions()), text_source(Positions())
     first = source.batch(3, 5, 8, 32)
     source.batch(3, 6, 8, 32)
@@ -34,7 +34,7 @@ def test_when_asked_twice_then_equal_and_when_seed_or_step_differs_then_not() ->
     assert not torch.equal(first[0], source.batch(5, 3, 8, 32)[0])
 
 
-def test_when_a_batch_is_drawn_then_torch_s_and_numpy_s_global_streams_are_untouched() -> None:
+def test_when_a_batch_is_drawn_then_torch_s_and_numpy_s_global_streams_are_untouched():
     source = text_source(Positions())
     torch.manual_seed(0)
     np.random.seed(0)
@@ -45,14 +45,14 @@ def test_when_a_batch_is_drawn_then_torch_s_and_numpy_s_global_streams_are_untou
     assert (torch.rand(1), np.random.random()) == expected
 
 
-def test_when_a_batch_is_drawn_then_rows_are_runs_of_one_domain_and_targets_are_one_later() -> None:
+def test_when_a_batch_is_drawn_then_rows_are_runs_of_one_domain_and_targets_are_one_later():
     inputs, targets = text_source(Positions()).batch(0, 0, 64, 40)
     assert inputs.shape == targets.shape == (64, 40) and inputs.dtype == targets.dtype == torch.int64
     assert torch.equal(targets, inputs + 1)
     assert torch.equal(inputs[:, 1:], inputs[:, :-1] + 1)
 
 
-def test_when_many_are_drawn_then_every_start_is_as_likely_as_any_other() -> None:
+def test_when_many_are_drawn_then_every_start_is_as_likely_as_any_other():
     inputs, targets = text_source(Positions(), {"b": 1.0}).batch(1, 0, 42_000, 20)
     counts = np.bincount(inputs[:, 0].numpy() - 10_000, minlength=21)
     assert len(counts) == 41 - 20 and targets.max() == 10_040      # the first and the last window are there
@@ -60,7 +60,7 @@ def test_when_many_are_drawn_then_every_start_is_as_likely_as_any_other() -> Non
     assert statistic < 45.3         # 99.9 % of chi-square with 20 degrees of freedom
 
 
-def test_when_a_mixture_is_given_then_windows_and_so_tokens_come_by_its_weights_and_not_by_size() -> None:
+def test_when_a_mixture_is_given_then_windows_and_so_tokens_come_by_its_weights_and_not_by_size():
     inputs, _ = text_source(Positions(), {"a": 3.0, "c": 1.0, "b": 0.0}).batch(2, 0, 40_000, 20)
     shares = np.bincount(inputs[:, 0].numpy() // 10_000, minlength=3) / 40_000
     assert shares == pytest.approx([0.75, 0.0, 0.25], abs=4 * (0.75 * 0.25 / 40_000) ** 0.5)
@@ -68,7 +68,7 @@ def test_when_a_mixture_is_given_then_windows_and_so_tokens_come_by_its_weights_
     assert equal == pytest.approx([1 / 3] * 3, abs=0.012)
 
 
-def test_when_a_configuration_names_text_then_the_source_has_its_mixture() -> None:
+def test_when_a_configuration_names_text_then_the_source_has_its_mixture():
     data = DataConfig.of("text", mixture=(("c", 0.5), ("a", 0.5)))
     expected = text_source(Positions(), {"c": 0.5, "a": 0.5}).batch(0, 1, 8, 16)
     assert torch.equal(make_source(data, Positions()).batch(0, 1, 8, 16)[0], expected[0])
@@ -79,18 +79,18 @@ def test_when_a_configuration_names_text_then_the_source_has_its_mixture() -> No
     ({"d": 1.0}, "unknown domain of the mixture 'd'"), ({"a": -1.0}, r"mixture\['a'\] = -1.0"),
     ({"a": 0.0}, "at least one weight"),
     ({"a": float("nan")}, r"mixture\['a'\] = nan"), ({"a": "1"}, r"mixture\['a'\] = '1'"), ({}, "at least one weight")])
-def test_when_a_mixture_is_wrong_then_the_error_names_it(mixture: dict, message: str) -> None:
+def test_when_a_mixture_is_wrong_then_the_error_names_it(mixture, message):
     with pytest.raises(SuiteError, match=message):
         text_source(Positions(), mixture)
 
 
-def test_when_a_window_is_longer_than_a_domain_then_the_error_names_both() -> None:
+def test_when_a_window_is_longer_than_a_domain_then_the_error_names_both():
     assert text_source(Positions()).batch(0, 0, 2, 40)[0].shape == (2, 40)
     with pytest.raises(SuiteError, match="length = 41 .* 41 training tokens of domain 'b'"):
         text_source(Positions()).batch(0, 0, 2, 41)
 
 
-def test_when_no_corpus_or_a_wrong_parameter_is_given_then_the_error_says_so() -> None:
+def test_when_no_corpus_or_a_wrong_parameter_is_given_then_the_error_says_so():
     with pytest.raises(SuiteError, match="needs a corpus"):
         make_source(DataConfig(), None)
     with pytest.raises(SuiteError, match="unknown parameter of data source 'text' 'mixtur'; did you mean 'mixture'"):

@@ -43,7 +43,7 @@ def write_parquet(path: Path, columns: dict[str, list]) -> None:
     parquet.write_table(pyarrow.table(columns), path, row_group_size=50)
 
 
-def test_when_files_are_of_every_kind_then_each_subfolder_is_a_domain_and_rows_are_documents(root: Path) -> None:
+def test_when_files_are_of_every_kind_then_each_subfolder_is_a_domain_and_rows_are_documents(root):
     (root / "lone.txt").write_text("A lone file beside the folders.")
     (root / "README.md").write_text("Not text for a model.")
     (root / ".hidden").mkdir()
@@ -60,7 +60,7 @@ def test_when_files_are_of_every_kind_then_each_subfolder_is_a_domain_and_rows_a
     assert "good/b.jsonl: text is text" in notes and "good/c.parquet: text is text" in notes
 
 
-def test_when_there_is_no_text_column_then_prose_is_joined_and_identifiers_labels_and_numbers_are_not(root: Path) -> None:
+def test_when_there_is_no_text_column_then_prose_is_joined_and_identifiers_labels_and_numbers_are_not(root):
     rows = [{"id": f"a b c d {n}", "pairID": "one two three", "question": f"How much is {n} and {n}?", "n": n,
              "label": "sum", "answer": f"That is {n + n}.", "source_url": "a long url here"} for n in range(150)]
     (root / "good" / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -70,15 +70,14 @@ def test_when_there_is_no_text_column_then_prose_is_joined_and_identifiers_label
     assert notes == ["good/qa.jsonl: text is question + answer"]
 
 
-def test_when_parquet_has_many_rows_then_all_arrive_in_order(root: Path) -> None:
+def test_when_parquet_has_many_rows_then_all_arrive_in_order(root):
     texts = [f"row number {n}" for n in range(2500)]
     write_parquet(root / "good" / "x.parquet", {"text": texts})
     assert [d.text for d in read(root)[0]["good"]] == texts
 
 
 @pytest.mark.parametrize("block", [7, 64, 1 << 20])
-def test_when_plain_text_is_long_then_it_is_cut_at_paragraphs_and_nothing_is_lost(
-        root: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_plain_text_is_long_then_it_is_cut_at_paragraphs_and_nothing_is_lost(root, block, monkeypatch):
     """Whatever the size of the blocks read: characters, line ends and paragraphs that straddle them are whole."""
     monkeypatch.setattr(folder, "READ", block)
     paragraphs = [f"Paragraph {n}: " + "é東 \U0001f600 word\r\n" * (n % 9) + "end." for n in range(1200)]
@@ -115,7 +114,7 @@ BAD: dict[str, tuple[str, bytes, str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_when_a_file_is_bad_then_the_error_names_it_and_nothing_is_built(root: Path, kind: str) -> None:
+def test_when_a_file_is_bad_then_the_error_names_it_and_nothing_is_built(root, kind):
     name, content, message = BAD[kind]
     (root / "good" / "fine.txt").write_text("\n\n".join(Story(0, n).text for n in range(30)))
     (root / "other").mkdir()
@@ -125,7 +124,7 @@ def test_when_a_file_is_bad_then_the_error_names_it_and_nothing_is_built(root: P
     assert not [path for path in (root.parent / "outputs" / "data").glob("[!.]*") if path.is_dir()]
 
 
-def test_when_parquet_is_cut_off_or_damaged_then_the_error_names_it(root: Path) -> None:
+def test_when_parquet_is_cut_off_or_damaged_then_the_error_names_it(root):
     file = root / "good" / "bad.parquet"
     write_parquet(file, {"text": [f"a row of text, number {n}" for n in range(400)]})
     whole = file.read_bytes()
@@ -137,13 +136,13 @@ def test_when_parquet_is_cut_off_or_damaged_then_the_error_names_it(root: Path) 
         read(root)
 
 
-def test_when_a_domain_is_too_short_then_the_error_names_its_files_and_says_what_is_needed(root: Path) -> None:
+def test_when_a_domain_is_too_short_then_the_error_names_its_files_and_says_what_is_needed(root):
     (root / "good" / "a.txt").write_text(Story(0, 0).text)
     with pytest.raises(SuiteError, match=r"'good' is too short: \d+ training .*16392 and 2049 are needed. Add .*a.txt"):
         built(root)
 
 
-def test_when_the_folder_is_missing_or_has_no_text_then_the_error_says_so(root: Path) -> None:
+def test_when_the_folder_is_missing_or_has_no_text_then_the_error_says_so(root):
     with pytest.raises(SuiteError, match="nowhere' is not a folder"):
         built(root / "nowhere")
     (root / "good" / "a.pdf").write_text("x")
@@ -151,7 +150,7 @@ def test_when_the_folder_is_missing_or_has_no_text_then_the_error_says_so(root: 
         built(root)
 
 
-def test_when_a_domain_is_small_then_it_gives_what_it_has_and_holds_out_a_tenth_in_runs(root: Path) -> None:
+def test_when_a_domain_is_small_then_it_gives_what_it_has_and_holds_out_a_tenth_in_runs(root):
     (root / "small").mkdir()
     (root / "good" / "a.txt").write_text("\n\n".join(worksheet(0, n) for n in range(400)))
     (root / "small" / "b.txt").write_text("\n\n".join(Story(0, n).text for n in range(25)))
@@ -170,7 +169,7 @@ def test_when_a_domain_is_small_then_it_gives_what_it_has_and_holds_out_a_tenth_
     assert train == sorted(train) and not set(train) & set(held)
 
 
-def test_when_a_document_is_copied_within_a_domain_then_one_is_left(root: Path) -> None:
+def test_when_a_document_is_copied_within_a_domain_then_one_is_left(root):
     texts = [Story(0, n).text for n in range(25)]
     rows = [json.dumps({"text": text}) for text in [*texts, texts[3], texts[4].replace("coins", "crowns")]]
     (root / "good" / "a.jsonl").write_text("\n".join(rows))
@@ -181,7 +180,7 @@ def test_when_a_document_is_copied_within_a_domain_then_one_is_left(root: Path) 
     assert not {"good/a.jsonl#25", "good/a.jsonl#26"} & set(names)
 
 
-def test_when_the_folder_lies_elsewhere_then_the_fingerprint_is_the_same(root: Path) -> None:
+def test_when_the_folder_lies_elsewhere_then_the_fingerprint_is_the_same(root):
     for place in (root, root.parent / "moved"):
         (place / "good").mkdir(parents=True, exist_ok=True)
         (place / "good" / "a.txt").write_text("\n\n".join(Story(0, n).text for n in range(25)))
@@ -192,8 +191,7 @@ def test_when_the_folder_lies_elsewhere_then_the_fingerprint_is_the_same(root: P
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="a fresh clone has no ../shared/data")
-def test_when_the_shared_folder_is_given_then_its_four_domains_are_there(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_shared_folder_is_given_then_its_four_domains_are_there(tmp_path, monkeypatch):
     monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
     corpus = built(SHARED, vocab=1024)
     assert corpus.domains == ("blimp", "gsm8k", "shakespeare", "wikitext2")

@@ -46,7 +46,7 @@ def reversed_way(way: str) -> str:
 
 
 @pytest.mark.parametrize("number", STORIES)
-def test_when_coins_are_spent_and_earned_then_the_purse_is_right_to_the_end(number: int) -> None:
+def test_when_coins_are_spent_and_earned_then_the_purse_is_right_to_the_end(number):
     told, ending, _ = parts(STORIES[number])
     purse = int(re.search(r"\w+ had (\d+) coins\.", told)[1])
     events = sorted((match.start(), sign * int(match[1]), int(match[2]))
@@ -59,7 +59,7 @@ def test_when_coins_are_spent_and_earned_then_the_purse_is_right_to_the_end(numb
 
 
 @pytest.mark.parametrize("number", STORIES)
-def test_when_the_treasure_changes_hands_then_the_last_to_have_it_is_the_one_at_the_end(number: int) -> None:
+def test_when_the_treasure_changes_hands_then_the_last_to_have_it_is_the_one_at_the_end(number):
     told, ending, questions = parts(STORIES[number])
     treasure, holder = re.search(r"They took with them an? ([^,]+), and (\w+) carried it", told).groups()
     moves = rf"(\w+) gave the {treasure} to (\w+)|\"You carry it now,\" said (\w+), and (\w+) took the {treasure}"
@@ -80,7 +80,7 @@ def test_when_the_treasure_changes_hands_then_the_last_to_have_it_is_the_one_at_
 
 
 @pytest.mark.parametrize("number", STORIES)
-def test_when_a_question_is_asked_then_one_paragraph_before_has_its_names_and_its_answer(number: int) -> None:
+def test_when_a_question_is_asked_then_one_paragraph_before_has_its_names_and_its_answer(number):
     told, _, questions = parts(STORIES[number])
     paragraphs = told.split("\n\n")
     pairs = [(q, a) for q, a in asked(questions) if "in the end?" not in q]
@@ -94,7 +94,7 @@ def test_when_a_question_is_asked_then_one_paragraph_before_has_its_names_and_it
         assert here, (question, answer)
 
 
-def test_when_a_fact_is_recalled_then_hundreds_of_tokens_later_and_to_the_letter() -> None:
+def test_when_a_fact_is_recalled_then_hundreds_of_tokens_later_and_to_the_letter():
     """Three characters or more a token: 1500 characters are a few hundred tokens."""
     distances = []
     for number in range(60):
@@ -110,7 +110,7 @@ def test_when_a_fact_is_recalled_then_hundreds_of_tokens_later_and_to_the_letter
     assert 200 < tenths[0] < 800 and tenths[-1] > 2500      # some within 256 tokens, some beyond 800
 
 
-def test_when_a_fact_is_told_then_every_telling_and_recall_names_only_what_the_fact_or_the_story_has() -> None:
+def test_when_a_fact_is_told_then_every_telling_and_recall_names_only_what_the_fact_or_the_story_has():
     w, known = Writer("slots"), {"hero", "friend", *LEXICON}
     for name, kind in KINDS.items():
         slots = kind.slots(w)
@@ -123,7 +123,7 @@ def test_when_a_fact_is_told_then_every_telling_and_recall_names_only_what_the_f
             assert all(set(re.findall(r"<(\w+)>", template)) & set(slots) <= t | {"back"} for t in told), (name, template)
 
 
-def test_when_texts_are_written_then_no_template_shows_through_and_no_two_are_alike() -> None:
+def test_when_texts_are_written_then_no_template_shows_through_and_no_two_are_alike():
     for text in (*STORIES.values(), *SHEETS.values()):
         assert not re.search(r"[<>|\[\]]", text)
         assert not re.search(r"\ba [aeiou]", text)
@@ -142,7 +142,7 @@ def solved(sheet: str) -> dict[int, tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("number", SHEETS)
-def test_when_an_equation_of_numbers_is_stated_then_it_is_true(number: int) -> None:
+def test_when_an_equation_of_numbers_is_stated_then_it_is_true(number):
     solutions = " ".join(solution for _, solution, _ in solved(SHEETS[number]).values())
     seen = 0
     for left, right in re.findall(r"(?<![\w+*/-] )(?<![\w-])(-?\d+(?: [-+*/] \d+)+) = (-?\d+)\.", solutions):
@@ -153,7 +153,7 @@ def test_when_an_equation_of_numbers_is_stated_then_it_is_true(number: int) -> N
 
 
 @pytest.mark.parametrize("number", SHEETS)
-def test_when_a_solution_uses_a_given_then_it_is_the_one_at_the_top(number: int) -> None:
+def test_when_a_solution_uses_a_given_then_it_is_the_one_at_the_top(number):
     top = SHEETS[number].split("\n\nProblem 1.")[0]
     solutions = " ".join(solution for _, solution, _ in solved(SHEETS[number]).values())
     prices = dict(re.findall(r"\ban? ([\w ]+) (\d+) coins", top))
@@ -172,7 +172,7 @@ def test_when_a_solution_uses_a_given_then_it_is_the_one_at_the_top(number: int)
 
 
 @pytest.mark.parametrize("number", SHEETS)
-def test_when_answers_return_then_they_are_those_of_the_problems(number: int) -> None:
+def test_when_answers_return_then_they_are_those_of_the_problems(number):
     problems = solved(SHEETS[number])
     assert list(problems) == list(range(1, len(problems) + 1))
     key = dict(re.findall(r"problem (\d+): ([^;\n]+?)(?:;|\.$)", SHEETS[number].rsplit("\n\n", 1)[1]))
@@ -185,7 +185,7 @@ def test_when_answers_return_then_they_are_those_of_the_problems(number: int) ->
             assert f"problem {earlier}" in text
 
 
-def test_when_equations_are_solved_then_the_solutions_fulfil_the_problems() -> None:
+def test_when_equations_are_solved_then_the_solutions_fulfil_the_problems():
     """From the problem's text alone: linear equations, functions of functions, divisors, chains of variables, means."""
     counted = dict.fromkeys(("linear", "function", "divisor", "chain", "mean"), 0)
     for sheet in SHEETS.values():
@@ -219,7 +219,7 @@ def test_when_equations_are_solved_then_the_solutions_fulfil_the_problems() -> N
     assert min(counted.values()) >= 15, counted
 
 
-def test_when_names_are_invented_then_none_starts_another_and_helpers_write_english() -> None:
+def test_when_names_are_invented_then_none_starts_another_and_helpers_write_english():
     w = Writer("names")
     names = [w.name() for _ in range(300)]
     assert not [(a, b) for a in names for b in names if a != b and a.startswith(b)]

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import datasets
 import huggingface_hub
+import pyarrow
 import pytest
-from hub_fakes import articles, make_hub, problems, web, write
+from hub_fakes import articles, problems, web, write
 from pyarrow import parquet
 
 from data_prep import hub, hub_reader
@@ -18,34 +19,24 @@ from data_prep.hub import DOMAINS, EVALUATIONS
 from data_prep.hub_reader import ATTEMPTS, Disconnected, Reader
 from lib.errors import SuiteError
 
-quiet = print
-
-
-@pytest.fixture(scope="module")
-def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_hub(tmp_path_factory.mktemp("hub"))
-
-
-@pytest.fixture(autouse=True)
-def local(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SUITE_HUB", str(copies))
+pytestmark = pytest.mark.usefixtures("hub_outputs")
 
 
 def reader(name: str) -> Reader:
-    return Reader(name, DOMAINS[name].sets, quiet)
+    return Reader(name, DOMAINS[name].sets, print)
 
 
 def texts(name: str) -> list[str]:
     return [document.text for document in reader(name).documents()]
 
 
-def test_when_a_set_has_other_splits_and_configurations_then_only_its_own_files_are_read() -> None:
+def test_when_a_set_has_other_splits_and_configurations_then_only_its_own_files_are_read():
     assert texts("fineweb_edu") == web(0, 90)["text"] + web(80, 90)["text"]
     assert len(texts("tinystories")) == 60
     assert "another configuration" not in "".join(texts("wikitext103"))
 
 
-def test_when_text_is_in_several_columns_then_they_are_joined_and_a_problem_s_solutions_stay_together() -> None:
+def test_when_text_is_in_several_columns_then_they_are_joined_and_a_problem_s_solutions_stay_together():
     first, *_ = found = list(reader("math").documents())
     columns = problems(40, "solution")
     assert first.text == f"{columns['problem'][0]}\n{columns['solution'][0]}"
@@ -54,7 +45,7 @@ def test_when_text_is_in_several_columns_then_they_are_joined_and_a_problem_s_so
     assert found[40].text != found[41].text
 
 
-def test_when_rows_are_lines_then_documents_are_articles_also_over_the_end_of_a_file() -> None:
+def test_when_rows_are_lines_then_documents_are_articles_also_over_the_end_of_a_file():
     found = list(reader("wikitext103").documents())
     lines = [line.rstrip("\n") for line in articles(0, 90)]
     assert "\n".join(document.text for document in found).replace("\n", "") == "".join(lines)
@@ -65,7 +56,7 @@ def test_when_rows_are_lines_then_documents_are_articles_also_over_the_end_of_a_
 
 
 @pytest.mark.parametrize("name", ["fineweb_edu", "math", "wikitext103", "tinystories"])
-def test_when_reading_starts_at_any_position_then_it_goes_on_as_if_it_had_never_stopped(name: str) -> None:
+def test_when_reading_starts_at_any_position_then_it_goes_on_as_if_it_had_never_stopped(name):
     own = reader(name)
     whole = list(own.documents())
     for at in range(0, len(whole), 23):
@@ -74,8 +65,7 @@ def test_when_reading_starts_at_any_position_then_it_goes_on_as_if_it_had_never_
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".txt"])
-def test_when_a_copy_is_of_another_format_then_the_documents_are_the_same(
-        suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_a_copy_is_of_another_format_then_the_documents_are_the_same(suffix, tmp_path, monkeypatch):
     expected = texts("wikitext103")
     monkeypatch.setenv("SUITE_HUB", str(tmp_path))
     lines, place = articles(0, 90), tmp_path / "Salesforce/wikitext/any/depth"
@@ -87,7 +77,7 @@ def test_when_a_copy_is_of_another_format_then_the_documents_are_the_same(
     assert texts("wikitext103") == expected
 
 
-def test_when_rows_have_no_text_then_they_are_passed_over_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_rows_have_no_text_then_they_are_passed_over_and_counted(tmp_path, monkeypatch):
     monkeypatch.setenv("SUITE_HUB", str(tmp_path))
     write(tmp_path / "roneneldan/TinyStories/train.parquet", {"text": ["one", None, " \n", "two", None]})
     assert [(d.text, d.row, d.passed_over) for d in reader("tinystories").documents()] == [("one", 0, 0), ("two", 3, 2)]
@@ -123,16 +113,14 @@ OF_THE_CLIENT = next(kind for kind in huggingface_hub.errors.HfHubHTTPError.__mr
 
 @pytest.mark.parametrize("error", [ConnectionError("reset"), TimeoutError("slow"), OSError(5, "broken pipe"),
                                    OF_THE_CLIENT("peer closed connection without sending complete message body")])
-def test_when_the_connection_drops_again_and_again_then_no_document_is_lost_or_read_twice(
-        error: Exception, remote: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_connection_drops_again_and_again_then_no_document_is_lost_or_read_twice(error, remote, monkeypatch):
     whole = list(reader("math").documents())
     monkeypatch.setattr(hub_reader, "tables", Dropping(37, ATTEMPTS - 2, error))
     assert list(reader("math").documents()) == whole
     assert remote[:4] == [hub_reader.WAIT * 2 ** n for n in range(4)]
 
 
-def test_when_the_hub_stays_away_then_the_error_says_that_a_rerun_goes_on(
-        remote: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_hub_stays_away_then_the_error_says_that_a_rerun_goes_on(remote, monkeypatch):
     own = reader("fineweb_edu")
     monkeypatch.setattr(hub_reader, "tables", Dropping(37, 10 ** 6, ConnectionError("no route to host")))
     with pytest.raises(Disconnected, match=rf"row 0: the hub did not answer {ATTEMPTS} times .*no route to host.*run again"):
@@ -149,8 +137,7 @@ def refusal(kind: type[Exception], status: int) -> Exception:
     refusal(huggingface_hub.errors.GatedRepoError, 403), refusal(huggingface_hub.errors.RepositoryNotFoundError, 404),
     refusal(huggingface_hub.errors.HfHubHTTPError, 401), ValueError("BuilderConfig 'sample-10BT' not found."),
     RuntimeError("Dataset scripts are no longer supported")])
-def test_when_a_set_is_gone_gated_or_changed_then_the_error_comes_at_once_and_says_what_to_do(
-        error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_a_set_is_gone_gated_or_changed_then_the_error_comes_at_once_and_says_what_to_do(error, monkeypatch):
     monkeypatch.delenv("SUITE_HUB")
     monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: (_ for _ in ()).throw(error))
     monkeypatch.setattr(hub_reader.time, "sleep", lambda seconds: pytest.fail("waited"))
@@ -161,7 +148,7 @@ def test_when_a_set_is_gone_gated_or_changed_then_the_error_comes_at_once_and_sa
         assert words in str(told.value)
 
 
-def test_when_the_hub_is_busy_then_looking_up_is_tried_again(copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_hub_is_busy_then_looking_up_is_tried_again(hub_copies, monkeypatch):
     monkeypatch.delenv("SUITE_HUB")
     real, answers, waits = datasets.load_dataset_builder, itertools.count(), []
 
@@ -169,14 +156,14 @@ def test_when_the_hub_is_busy_then_looking_up_is_tried_again(copies: Path, monke
         if next(answers) < 2:
             raise refusal(huggingface_hub.errors.HfHubHTTPError, 503 if len(waits) else 429)
         assert (path, name, revision) == ("HuggingFaceFW/fineweb-edu", "sample-10BT", "main")
-        return real(str(copies / path / "sample/10BT"))
+        return real(str(hub_copies / path / "sample/10BT"))
     monkeypatch.setattr(datasets, "load_dataset_builder", builder)
     monkeypatch.setattr(hub_reader.time, "sleep", waits.append)
     assert [d.text for d in reader("fineweb_edu").documents()] == web(0, 90)["text"] + web(80, 90)["text"]
     assert waits == [5, 10]
 
 
-def test_when_files_are_the_hub_s_own_then_names_do_not_have_their_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_files_are_the_hub_s_own_then_names_do_not_have_their_commit(monkeypatch):
     monkeypatch.delenv("SUITE_HUB")
     commit = "0123456789abcdef" * 2 + "01234567"
     url = f"hf://datasets/LTCB/enwik8@{commit}/enwik8/train/0000.parquet"
@@ -193,8 +180,7 @@ def test_when_files_are_the_hub_s_own_then_names_do_not_have_their_commit(monkey
         hub.find(DOMAINS["enwik8"].sets[0])
 
 
-def test_when_the_hub_may_not_be_asked_then_its_cache_is_read_or_the_error_names_the_download(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_hub_may_not_be_asked_then_its_cache_is_read_or_the_error_names_the_download(tmp_path, monkeypatch):
     monkeypatch.delenv("SUITE_HUB")
     monkeypatch.setattr(huggingface_hub, "is_offline_mode", lambda: True)
     real, cache, commit = huggingface_hub.snapshot_download, tmp_path / "hub", "a" * 40
@@ -209,15 +195,14 @@ def test_when_the_hub_may_not_be_asked_then_its_cache_is_read_or_the_error_names
     assert hub.find(DOMAINS["tinystories"].sets[0]).revision == commit
 
 
-def test_when_the_tables_are_read_then_every_set_says_licence_and_remedy_and_lines_have_a_beginning() -> None:
+def test_when_the_tables_are_read_then_every_set_says_licence_and_remedy_and_lines_have_a_beginning():
     sets = [own for domain in DOMAINS.values() for own in domain.sets] + list(EVALUATIONS.values())
     assert all(own.path.count("/") == 1 and own.licence and own.instead and own.columns for own in sets)
     assert {"fineweb_edu", "wikipedia", "tinystories", "math", "wikitext103", "enwik8"} == set(DOMAINS)
     assert [name for name, domain in DOMAINS.items() if domain.finite] == ["wikitext103", "enwik8"]
 
 
-def test_when_copies_lie_as_the_hub_has_them_then_every_set_finds_its_own_files(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_copies_lie_as_the_hub_has_them_then_every_set_finds_its_own_files(tmp_path, monkeypatch):
     monkeypatch.setenv("SUITE_HUB", str(tmp_path))
     for name in ("wikimedia/wikipedia/20231101.en/train-00001-of-00041.parquet",
                  "wikimedia/wikipedia/20231101.en/train-00000-of-00041.parquet",
@@ -240,9 +225,67 @@ def test_when_copies_lie_as_the_hub_has_them_then_every_set_finds_its_own_files(
     assert [d.text for d in reader("enwik8").documents()] == ["  <page>\n  </page>"]
 
 
-def test_when_enwik8_is_cut_then_at_its_pages() -> None:
+def test_when_enwik8_is_cut_then_at_its_pages():
     lines = ["<mediawiki>", "  <page>", "    <title>A</title>", "  </page>", "  <page>", "    <title>B</title>", "  </page>"]
     rows = ((line, line, 0, number) for number, line in enumerate(lines))
     found = list(Reader._grouped(rows, DOMAINS["enwik8"].sets[0], (1, 0)))
     assert [d.text.split("\n")[0] for d in found] == ["<mediawiki>", "  <page>", "  <page>"]
     assert [d.after for d in found] == [(0, 1), (0, 4), (1, 0)]
+
+
+# Broken copies: each error names file, place and remedy, and nobody waits
+
+def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SUITE_HUB", str(tmp_path))
+    return tmp_path / "roneneldan/TinyStories/train-00000-of-00001.parquet"
+
+
+def test_when_a_column_is_missing_or_no_text_then_the_error_names_file_and_columns(tmp_path, monkeypatch):
+    file = only(tmp_path, monkeypatch)
+    write(file, {"story": ["x"], "id": [1]})
+    with pytest.raises(SuiteError, match=r"train-00000-of-00001.parquet.*no column 'text' \(there are story, id\)"):
+        reader("tinystories")
+    write(file, {"text": [1, 2]})
+    with pytest.raises(SuiteError, match=r"column 'text' is int64, not text"):
+        reader("tinystories")
+
+
+def test_when_a_later_file_lacks_the_column_then_the_error_names_that_file(tmp_path, monkeypatch):
+    write(only(tmp_path, monkeypatch), {"text": ["x"]})
+    write(tmp_path / "roneneldan/TinyStories/train-00001-of-00002.parquet", {"story": ["y"]})
+    with pytest.raises(SuiteError, match="train-00001-of-00002.parquet, rows from 0: no column 'text'"):
+        texts("tinystories")
+
+
+def test_when_there_are_no_rows_or_no_files_then_the_error_names_the_place(tmp_path, monkeypatch):
+    file = only(tmp_path, monkeypatch)
+    file.parent.mkdir(parents=True)
+    with pytest.raises(SuiteError, match=r"TinyStories has no file of roneneldan/TinyStories \(default, train\)"):
+        reader("tinystories")
+    write(tmp_path / "roneneldan/TinyStories/validation.parquet", {"text": ["x"]})
+    with pytest.raises(SuiteError, match="has no file of"):
+        reader("tinystories")
+    parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), file)
+    with pytest.raises(SuiteError, match="train-00000-of-00001.parquet has no rows"):
+        reader("tinystories")
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbled", "no parquet"])
+def test_when_a_parquet_file_is_damaged_then_the_error_names_it_and_nobody_waits(damage, tmp_path, monkeypatch):
+    file = only(tmp_path, monkeypatch)
+    write(file, web(0, 60))
+    content = bytearray(file.read_bytes())
+    if damage == "garbled":
+        content[2000:9000] = bytes(7000)
+    file.write_bytes(b"text" if damage == "no parquet" else content[:-30] if damage == "cut" else content)
+    monkeypatch.setattr(hub_reader.time, "sleep", lambda seconds: pytest.fail("waited"))
+    with pytest.raises(SuiteError, match=r"train-00000-of-00001.parquet cannot be read after row 0 .*damaged or cut off"):
+        texts("tinystories")
+
+
+def test_when_a_line_is_no_json_then_the_error_names_the_file(tmp_path, monkeypatch):
+    file = only(tmp_path, monkeypatch).with_suffix(".jsonl")
+    file.parent.mkdir(parents=True)
+    file.write_text('{"text": "good"}\n{"text": \n')
+    with pytest.raises(SuiteError, match=r"train-00000-of-00001.jsonl cannot be read after row 0"):
+        texts("tinystories")

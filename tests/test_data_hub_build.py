@@ -13,101 +13,86 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
-from hub_fakes import CONFIG, decoded, make_hub, sentences, start, web, write
+import tokenizers
+from hub_fakes import CONFIG, decoded, make_hub, pretend_llama, sentences, start, web, write
+from hub_server import COMMIT, Hub
 
-from data_prep import build, hub, hub_build, hub_reader
+from data_prep import build, hub, hub_build, hub_reader, tokenizer
+from data_prep.config import CorpusConfig
 from data_prep.hub import DOMAINS
 from data_prep.hub_reader import Reader
 from lib import paths
-from lib.data import SPLITS, Corpus, load_tokenizer
+from lib.config import DataConfig
+from lib.data import SPLITS, Corpus, domains_of, load_tokenizer
 from lib.errors import SuiteError
+from suite.tasks import make_source
 
 MORE = dataclasses.replace(CONFIG, train_tokens=15_000, hub=("fineweb_edu", "math"), apart=())
-
-
-@pytest.fixture(scope="module")
-def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_hub(tmp_path_factory.mktemp("hub"))
-
-
-@pytest.fixture(scope="module")
-def built(copies: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SUITE_HUB", str(copies))
-        patch.setenv("SUITE_OUTPUTS", str(tmp_path_factory.mktemp("outputs")))
-        return build.corpus(CONFIG)
-
-
-@pytest.fixture
-def place(copies: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SUITE_HUB", str(copies))
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
-    return tmp_path
+SHARED = paths.ROOT.parent / "shared" / "data"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
-def test_when_built_then_every_domain_has_exactly_the_tokens_asked_for_and_the_manifest_says_whence(built: Corpus) -> None:
-    assert (built.domains, built.apart) == (("fineweb_edu", "tinystories", "math"), ("wikitext103",))
-    for domain in (*built.domains, *built.apart):
-        facts = built.manifest["domains"][domain]
+def test_when_built_then_every_domain_has_exactly_the_tokens_asked_for_and_the_manifest_says_whence(hub_corpus):
+    assert (hub_corpus.domains, hub_corpus.apart) == (("fineweb_edu", "tinystories", "math"), ("wikitext103",))
+    for domain in (*hub_corpus.domains, *hub_corpus.apart):
+        facts = hub_corpus.manifest["domains"][domain]
         assert {split: facts[split]["tokens"] for split in SPLITS} == {"train": 12_000, "heldout": 2_000}
         for split in SPLITS:
-            assert len(built.tokens(split, domain)) == facts[split]["tokens"]
-            assert len(built.documents(split, domain)) == len(built.names(split, domain)) == facts[split]["documents"]
-    assert [source["dataset"] for source in built.manifest["domains"]["math"]["sources"]] == [
+            assert len(hub_corpus.tokens(split, domain)) == facts[split]["tokens"]
+            assert len(hub_corpus.documents(split, domain)) == len(hub_corpus.names(split, domain)) == facts[split]["documents"]
+    assert [source["dataset"] for source in hub_corpus.manifest["domains"]["math"]["sources"]] == [
         "DigitalLearningGmbH/MATH-lighteval", "nvidia/OpenMathInstruct-2"]
-    assert built.manifest["source"] == "hub" and built.manifest["config"]["hub"] == list(CONFIG.hub)
-    assert str(paths.ROOT) not in json.dumps(built.manifest)
-    assert not list(built.path.glob(".*"))
+    assert hub_corpus.manifest["source"] == "hub" and hub_corpus.manifest["config"]["hub"] == list(CONFIG.hub)
+    assert str(paths.ROOT) not in json.dumps(hub_corpus.manifest)
+    assert not list(hub_corpus.path.glob(".*"))
 
 
-def test_when_checksums_are_computed_again_then_they_are_the_manifest_s(built: Corpus) -> None:
-    files = contents(built.path)
+def test_when_checksums_are_computed_again_then_they_are_the_manifest_s(hub_corpus):
+    files = contents(hub_corpus.path)
     files.pop("manifest.json")
     assert {name: hashlib.sha256(content).hexdigest() for name, content in files.items()} == {
-        name: facts["sha256"] for name, facts in built.manifest["files"].items()}
+        name: facts["sha256"] for name, facts in hub_corpus.manifest["files"].items()}
 
 
-def test_when_documents_are_decoded_then_each_is_the_row_that_its_name_says(built: Corpus) -> None:
+def test_when_documents_are_decoded_then_each_is_the_row_that_its_name_says(hub_corpus):
     rows = {f"HuggingFaceFW/fineweb-edu/sample/10BT/00{file}_00000.parquet#{row}": text
             for file, first in ((0, 0), (1, 80)) for row, text in enumerate(web(first, 90)["text"])}
     for split in SPLITS:
-        *whole, last = zip(built.names(split, "fineweb_edu"), decoded(built, split, "fineweb_edu"), strict=True)
+        *whole, last = zip(hub_corpus.names(split, "fineweb_edu"), decoded(hub_corpus, split, "fineweb_edu"), strict=True)
         assert all(rows[name] == text for name, text in whole) and whole
         assert rows[last[0]].startswith(last[1])
 
 
-def test_when_split_then_no_text_is_in_both_and_all_solutions_of_a_problem_are_on_one_side(built: Corpus) -> None:
-    for domain in (*built.domains, *built.apart):
-        parts = {split: set(decoded(built, split, domain)) for split in SPLITS}
+def test_when_split_then_no_text_is_in_both_and_all_solutions_of_a_problem_are_on_one_side(hub_corpus):
+    for domain in (*hub_corpus.domains, *hub_corpus.apart):
+        parts = {split: set(decoded(hub_corpus, split, domain)) for split in SPLITS}
         assert not parts["train"] & parts["heldout"] and all(parts.values())
-    asked = {split: {text.split("\n")[0] for text in decoded(built, split, "math")[:-1]} for split in SPLITS}
+    asked = {split: {text.split("\n")[0] for text in decoded(hub_corpus, split, "math")[:-1]} for split in SPLITS}
     assert not asked["train"] & asked["heldout"]
 
 
-def test_when_the_order_of_the_rows_is_another_then_the_same_documents_are_held_out(copies: Path, place: Path) -> None:
+def test_when_the_order_of_the_rows_is_another_then_the_same_documents_are_held_out(hub_copies, hub_outputs):
     columns = web(0, 90)
-    turned = place / "turned"
-    shutil.copytree(copies, turned)
+    turned = hub_outputs / "turned"
+    shutil.copytree(hub_copies, turned)
     file = turned / "HuggingFaceFW/fineweb-edu/sample/10BT/000_00000.parquet"
     write(file, {name: values[::-1] for name, values in columns.items()})
     held = {}
-    for root in (copies, turned):
+    for root in (hub_copies, turned):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SUITE_HUB", str(root))
             held[root] = {document.text for document in Reader("fineweb_edu", DOMAINS["fineweb_edu"].sets, print).documents()
                           if hub_build.held_out(document, CONFIG)}
-    assert held[copies] == held[turned] and 5 < len(held[copies]) < 90
+    assert held[hub_copies] == held[turned] and 5 < len(held[hub_copies]) < 90
     other = dataclasses.replace(CONFIG, seed=1)
     documents = list(Reader("fineweb_edu", DOMAINS["fineweb_edu"].sets, print).documents())
-    assert {d.text for d in documents if hub_build.held_out(d, other)} != held[copies]
+    assert {d.text for d in documents if hub_build.held_out(d, other)} != held[hub_copies]
 
 
-def test_when_rows_are_copies_then_each_text_is_there_once_and_the_rest_is_counted(
-        place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_rows_are_copies_then_each_text_is_there_once_and_the_rest_is_counted(hub_outputs, monkeypatch):
     monkeypatch.setattr(hub_build, "CHUNK", 3000)
     wanted = dataclasses.replace(MORE, hub=("fineweb_edu",), train_tokens=25_000, heldout_tokens=5_000)
     corpus = build.corpus(wanted)
@@ -116,30 +101,8 @@ def test_when_rows_are_copies_then_each_text_is_there_once_and_the_rest_is_count
     assert corpus.manifest["domains"]["fineweb_edu"]["removed"] == {"exact copies of documents": 10}
 
 
-def test_when_killed_again_and_again_then_the_files_are_those_of_an_undisturbed_build(
-        built: Corpus, copies: Path, place: Path) -> None:
-    said, kills = [], 0
-    for kill in ("math: ", "wikitext103: ", "no more"):
-        process = start(place, SUITE_HUB=str(copies))
-        lines = []
-        for line in process.stdout:
-            lines.append(line)
-            if line.startswith(kill) and len([one for one in lines if one.startswith(kill)]) == 2:
-                process.send_signal(signal.SIGKILL)
-                kills += 1
-                break
-        process.communicate(timeout=60)
-        said.append(lines)
-    assert kills == 2 and process.returncode == 0
-    assert all(any(line.startswith("going on after ") for line in lines) for lines in said[1:])
-    assert not any(line.startswith("fetching") for line in said[1])
-    (folder,) = (path for path in (place / "data").iterdir() if path.is_dir())
-    assert folder.name == built.path.name
-    assert contents(folder) == contents(built.path)
-
-
 def test_when_the_connection_is_lost_for_good_then_a_rerun_goes_on_and_the_files_are_the_same(
-        built: Corpus, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        hub_corpus, hub_outputs, monkeypatch):
     real, trained, waits, starts = hub_reader.tables, [], [], []
 
     def lost(source: hub.Source, file: int, row: int):
@@ -163,9 +126,9 @@ def test_when_the_connection_is_lost_for_good_then_a_rerun_goes_on_and_the_files
     monkeypatch.setattr(hub_build, "own_pieces", lambda *a: [pieces(*a), trained.append(1)][0])
     with pytest.raises(hub_reader.Disconnected, match="OpenMathInstruct-2.*row 40.*What was read is kept") as caught:
         build.corpus(CONFIG)
-    assert caught and not [file for file in psutil.Process().open_files() if str(place) in file.path and "math" in file.path]
+    assert caught and not [file for file in psutil.Process().open_files() if str(hub_outputs) in file.path and "math" in file.path]
     assert len(waits) == hub_reader.ATTEMPTS - 1
-    (work,) = (place / "data").glob(".building-*")
+    (work,) = (hub_outputs / "data").glob(".building-*")
     state = json.loads((work / hub_build.JOURNAL).read_text())
     assert 0 < state["math"]["train"]["tokens"] < 12_000 and state["math"]["position"] > [0, 0]
     monkeypatch.setattr(hub_reader, "tables", noted)
@@ -173,14 +136,14 @@ def test_when_the_connection_is_lost_for_good_then_a_rerun_goes_on_and_the_files
     assert ("HuggingFaceFW/fineweb-edu", 0) in starts                       # its first rows are looked at, and no more:
     assert len([own for own in starts if own[0] == "HuggingFaceFW/fineweb-edu"]) == 1
     assert max(starts)[0] == "roneneldan/TinyStories" and any(row for _, row in starts)
-    there, expected = contents(corpus.path), contents(built.path)
+    there, expected = contents(corpus.path), contents(hub_corpus.path)
     assert there == expected
 
 
 def test_when_a_data_set_changed_meanwhile_then_its_domain_starts_again_and_the_others_do_not(
-        copies: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own, work = place / "hub", place / "work"
-    shutil.copytree(copies, own)
+        hub_copies, hub_outputs, monkeypatch):
+    own, work = hub_outputs / "hub", hub_outputs / "work"
+    shutil.copytree(hub_copies, own)
     work.mkdir()
     monkeypatch.setenv("SUITE_HUB", str(own))
     monkeypatch.setattr(hub_build, "fetch", lambda work, say: {})
@@ -198,8 +161,7 @@ def test_when_a_data_set_changed_meanwhile_then_its_domain_starts_again_and_the_
     assert facts["math"]["train"]["tokens"] == len(np.fromfile(work / "train-math.bin", np.uint16)) == MORE.train_tokens
 
 
-def test_when_killed_while_checksums_are_computed_then_nothing_is_read_again(
-        built: Corpus, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_killed_while_checksums_are_computed_then_nothing_is_read_again(hub_corpus, hub_outputs, monkeypatch):
     write, real, starts = build._write_manifest, hub_reader.tables, []
     monkeypatch.setattr(build, "_write_manifest", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
@@ -207,19 +169,18 @@ def test_when_killed_while_checksums_are_computed_then_nothing_is_read_again(
     monkeypatch.setattr(build, "_write_manifest", write)
     monkeypatch.setattr(hub_reader, "tables", lambda source, file, row: [
         starts.append(source.set.path), real(source, file, row)][1])
-    assert contents(build.corpus(CONFIG).path) == contents(built.path)
+    assert contents(build.corpus(CONFIG).path) == contents(hub_corpus.path)
     assert len(starts) == len(set(starts)) == 5                      # a first look at each set, and no more
 
 
-def test_when_files_go_beyond_the_last_commit_then_that_is_cut_off_and_shorter_ones_are_an_error(
-        copies: Path, place: Path) -> None:
+def test_when_files_go_beyond_the_last_commit_then_that_is_cut_off_and_shorter_ones_are_an_error(hub_copies, hub_outputs):
     config = dataclasses.replace(MORE, hub=("fineweb_edu",))
     reader = Reader("fineweb_edu", DOMAINS["fineweb_edu"].sets, print)
-    pieces = hub_build.own_pieces(config, {"fineweb_edu": reader}, None, place, print)
+    pieces = hub_build.own_pieces(config, {"fineweb_edu": reader}, None, hub_outputs, print)
     documents = list(reader.documents())
 
     def filling() -> hub_build.Filling:
-        opened = hub_build.Filling(config, reader, pieces, place, hub_build.Journal(place))
+        opened = hub_build.Filling(config, reader, pieces, hub_outputs, hub_build.Journal(hub_outputs))
         opened.seen = set()
         return opened
     first = filling()
@@ -227,8 +188,8 @@ def test_when_files_go_beyond_the_last_commit_then_that_is_cut_off_and_shorter_o
     first.journal.commit(first.files.values())
     first.add(documents[30:40])
     first.close()                                                       # what a kill would leave, and the rest of a buffer
-    committed = json.loads((place / hub_build.JOURNAL).read_text())["fineweb_edu"]
-    file = place / "train-fineweb_edu.bin"
+    committed = json.loads((hub_outputs / hub_build.JOURNAL).read_text())["fineweb_edu"]
+    file = hub_outputs / "train-fineweb_edu.bin"
     assert file.stat().st_size > 2 * committed["train"]["tokens"] > 0
     again = filling()
     assert again.state == committed and file.stat().st_size == 2 * committed["train"]["tokens"]
@@ -238,7 +199,7 @@ def test_when_files_go_beyond_the_last_commit_then_that_is_cut_off_and_shorter_o
         filling()
 
 
-def test_when_text_is_short_then_finite_domains_give_what_they_have_and_others_are_an_error(place: Path) -> None:
+def test_when_text_is_short_then_finite_domains_give_what_they_have_and_others_are_an_error(hub_outputs):
     big = dataclasses.replace(CONFIG, hub=("wikitext103",), apart=(), train_tokens=60_000, heldout_tokens=6_000)
     corpus = build.corpus(big)
     facts = corpus.manifest["domains"]["wikitext103"]
@@ -250,16 +211,16 @@ def test_when_text_is_short_then_finite_domains_give_what_they_have_and_others_a
         build.corpus(dataclasses.replace(big, hub=("tinystories",), train_tokens=900_000))
 
 
-def test_when_the_disk_is_full_then_the_error_comes_before_any_text(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_disk_is_full_then_the_error_comes_before_any_text(hub_outputs, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1_000_000))
     monkeypatch.setattr(hub_build, "build", lambda *a: pytest.fail("started"))
     with pytest.raises(SuiteError, match=r"has 1 MB free; the corpus needs up to 24\d\d MB"):
         build.corpus(dataclasses.replace(CONFIG, vocab=32_768, train_tokens=250_000_000, heldout_tokens=1_000_000))
 
 
-def test_when_a_set_is_out_of_reach_then_nothing_was_tokenised(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (place / "hub").mkdir()
-    monkeypatch.setenv("SUITE_HUB", str(place / "hub"))
+def test_when_a_set_is_out_of_reach_then_nothing_was_tokenised(hub_outputs, monkeypatch):
+    (hub_outputs / "hub").mkdir()
+    monkeypatch.setenv("SUITE_HUB", str(hub_outputs / "hub"))
     monkeypatch.setattr("huggingface_hub.is_offline_mode", lambda: True)
     monkeypatch.setattr(hub_build.tokenizer, "train", lambda *a: pytest.fail("started"))
     with pytest.raises(SuiteError, match="HuggingFaceFW/fineweb-edu .*not in the cache"):
@@ -267,9 +228,9 @@ def test_when_a_set_is_out_of_reach_then_nothing_was_tokenised(place: Path, monk
 
 
 def test_when_a_copy_changes_then_the_corpus_is_another_one_and_when_it_does_not_then_it_is_opened(
-        copies: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = place / "hub"
-    shutil.copytree(copies, own)
+        hub_copies, hub_outputs, monkeypatch):
+    own = hub_outputs / "hub"
+    shutil.copytree(hub_copies, own)
     monkeypatch.setenv("SUITE_HUB", str(own))
     assert build.existing(MORE) is None
     first = build.corpus(MORE)
@@ -277,3 +238,124 @@ def test_when_a_copy_changes_then_the_corpus_is_another_one_and_when_it_does_not
     assert build.corpus(MORE).fingerprint == build.existing(MORE).fingerprint == first.fingerprint
     write(own / "HuggingFaceFW/fineweb-edu/sample/10BT/001_00000.parquet", web(500, 90))
     assert build.existing(MORE) is None
+
+
+# The library's own way to the hub, against a small hub whose connections break off
+
+@pytest.mark.slow
+def test_when_connections_break_and_the_build_is_killed_then_the_corpus_is_that_of_a_copy_on_the_disk(
+        hub_corpus, tmp_path):
+    server = Hub(make_hub(tmp_path / "served"), breaks=9)
+    to_hub = {"HF_ENDPOINT": server.address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    try:
+        first = start(tmp_path / "streamed", **to_hub)
+        for line in first.stdout:
+            if line.startswith("math: "):
+                first.send_signal(signal.SIGKILL)
+                break
+        first.communicate(timeout=60)
+        again = start(tmp_path / "streamed", **to_hub)
+        said, _ = again.communicate(timeout=120)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert again.returncode == 0 and "going on after " in said and server.broken >= 3
+    (folder,) = (path for path in (tmp_path / "streamed/data").iterdir() if path.is_dir())
+    streamed = Corpus(folder)
+    for domain in CONFIG.domains:
+        assert all(streamed.names(split, domain) == hub_corpus.names(split, domain) for split in SPLITS)
+        assert {source["revision"] for source in streamed.manifest["domains"][domain]["sources"]} == {COMMIT}
+    for task in ("lambada", "blimp", "cloze"):
+        expected = {**hub_corpus.manifest["evaluations"][task], "revision": COMMIT}
+        assert streamed.manifest["evaluations"][task] == expected
+    same = [name for name in hub_corpus.manifest["files"] if not name.startswith("evaluations/") or name.endswith("l")]
+    assert all(streamed.manifest["files"][name] == hub_corpus.manifest["files"][name] for name in same)
+
+
+# Tokenisers
+
+def test_when_a_tokeniser_is_named_then_documents_end_with_its_own_end_and_the_model_s_rows_may_be_more(
+        hub_copies, hub_outputs, monkeypatch):
+    own = hub_outputs / "hub"
+    shutil.copytree(hub_copies, own)
+    monkeypatch.setenv("SUITE_HUB", str(own))
+    pretend_llama(own / "NousResearch/Llama-2-7b-hf")
+    config = dataclasses.replace(MORE, hub=("fineweb_edu",), vocab=32_768, train_tokens=5_000,
+                                 tokenizer="NousResearch/Llama-2-7b-hf")
+    corpus = build.corpus(config)
+    assert (corpus.vocab, corpus.manifest["pieces"]) == (32_768, 32_000)
+    assert corpus.manifest["tokenizer"] == config.tokenizer
+    tokens, starts = np.asarray(corpus.tokens("train", "fineweb_edu")), corpus.documents("train", "fineweb_edu")
+    assert (tokens[starts[1:] - 1] == 2).all() and (tokens == 2).sum() in (len(starts) - 1, len(starts))
+    assert tokenizer.end_of(corpus.tokenizer()) == 2
+    row = int(corpus.names("train", "fineweb_edu")[0].split("#")[1])
+    assert decoded(corpus, "train", "fineweb_edu")[0] == web(0, 90)["text"][row]     # a capital is a byte; nothing is cut at 16
+    inputs, _ = make_source(DataConfig.of("text"), corpus).batch(0, 0, 2, 64)
+    assert int(inputs.max()) < 32_000
+
+
+def test_when_a_tokeniser_has_too_many_pieces_no_end_or_is_none_then_the_error_says_so(hub_outputs):
+    folder = pretend_llama(hub_outputs / "pieces")
+    with pytest.raises(SuiteError, match=r"vocab = 400 is not valid: the tokeniser .*pieces has 32000 pieces"):
+        build.corpus(dataclasses.replace(MORE, tokenizer=str(folder)))
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(SuiteError, match="tokenizer.json is no tokeniser"):
+        build.corpus(dataclasses.replace(MORE, tokenizer=str(folder)))
+    endless = tokenizers.Tokenizer(tokenizers.models.BPE())
+    endless.save(str(folder / "tokenizer.json"))
+    with pytest.raises(SuiteError, match="no piece that ends a text"):
+        build.corpus(dataclasses.replace(MORE, tokenizer=str(folder)))
+
+
+# Domains of a run
+
+def test_when_a_run_names_its_domains_then_it_reads_them_alone_and_others_never_see_what_is_apart(hub_outputs):
+    built = build.corpus(dataclasses.replace(CONFIG, hub=("fineweb_edu", "math"), train_tokens=2_000))
+    own = DataConfig.of("text", domains=("wikitext103",))
+    assert domains_of(own, built) == ("wikitext103",) and make_source(own, built).domains == ("wikitext103",)
+    plain = DataConfig.of("text", mixture=(("math", 0.5), ("fineweb_edu", 0.5)))
+    assert domains_of(plain, built) == built.domains and set(make_source(plain, built).domains) == {"math", "fineweb_edu"}
+    with pytest.raises(SuiteError, match="unknown domain of the mixture 'wikitext'; did you mean 'wikitext103'"):
+        make_source(DataConfig.of("text", domains=("wikitext",)), built)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"hub": ("fineweb",)}, "unknown domain of the hub 'fineweb'; did you mean 'fineweb_edu'"),
+    ({"hub": ("math",), "apart": ("math",)}, "each domain once"), ({"apart": ("math",)}, "hub = .* is not valid"),
+    ({"tokenizer": "x"}, "hub = .* is not valid"), ({"folder": "x", "hub": ("math",)}, "empty where there is a folder")])
+def test_when_a_configuration_is_wrong_then_the_error_names_it(changes, words):
+    with pytest.raises(SuiteError, match=words):
+        CorpusConfig(**changes)
+
+
+# Real text
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data beside this checkout")
+def test_when_real_text_lies_as_on_the_hub_then_it_is_split_by_article_and_problem_and_comes_out_again(
+        hub_outputs, monkeypatch):
+    own = make_hub(hub_outputs / "hub")
+    monkeypatch.setenv("SUITE_HUB", str(own))
+    lines = (SHARED / "wikitext2/wiki.valid.tokens").read_text("utf-8").split("\n")
+    shutil.rmtree(own / "Salesforce")
+    write(own / "Salesforce/wikitext/wikitext-103-raw-v1/train-00000-of-00001.parquet",
+          {"text": [line + "\n" if line.strip() else "" for line in lines]})
+    asked = [json.loads(line) for line in (SHARED / "gsm8k/train.jsonl").read_text("utf-8").splitlines()]
+    write(own / "DigitalLearningGmbH/MATH-lighteval/data/train-00000-of-00001.parquet",
+          {"problem": [row["question"] for row in asked], "solution": [row["answer"] for row in asked]})
+    shutil.copytree(SHARED / "blimp", own / "nyu-mll/blimp", dirs_exist_ok=True)
+    for left in ("adjunct_island", "wh_island"):
+        shutil.rmtree(own / "nyu-mll/blimp" / left)
+    corpus = build.corpus(CorpusConfig(vocab=4096, train_tokens=180_000, heldout_tokens=30_000, hub=("math",),
+                                       apart=("wikitext103",)))
+    articles = "\n".join(line if line.strip() else "" for line in lines)
+    heads = 0
+    for split in SPLITS:
+        *whole, _ = decoded(corpus, split, "wikitext103")
+        heads += len(whole)
+        assert all(text in articles and text.lstrip("\n").startswith(" = ") for text in whole)
+    assert heads >= 30
+    problems = {split: decoded(corpus, split, "math")[:-1] for split in SPLITS}
+    known = {f"{row['question']}\n{row['answer']}" for row in asked}
+    assert set(problems["train"]) <= known and set(problems["heldout"]) <= known and len(problems["heldout"]) > 100
+    assert (corpus.manifest["evaluations"]["blimp"]["subsets"], corpus.manifest["evaluations"]["blimp"]["items"]) == (8, 8000)

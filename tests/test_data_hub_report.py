@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,7 +44,7 @@ def asked(corpus: Corpus, task: str, **parameters):
         uniform(400), run, corpus, torch.device("cpu"))
 
 
-def test_when_the_corpus_has_the_hub_s_sets_then_the_battery_asks_these(corpus: Corpus) -> None:
+def test_when_the_corpus_has_the_hub_s_sets_then_the_battery_asks_these(corpus):
     blimp = asked(corpus, "blimp")
     assert only(blimp, "count", split="blimp") == 10
     assert only(blimp, "accuracy", split="blimp") == 0, "`runs` is a piece more than `run`, and less likely to a uniform model"
@@ -60,12 +59,12 @@ def test_when_the_corpus_has_the_hub_s_sets_then_the_battery_asks_these(corpus: 
     assert facts.arrays["target_nll.factual_cloze"][0] == pytest.approx(pieces * np.log(400), rel=1e-5)
 
 
-def test_when_a_person_names_a_folder_then_it_goes_before_the_hub_s(corpus: Corpus, tmp_path: Path) -> None:
+def test_when_a_person_names_a_folder_then_it_goes_before_the_hub_s(corpus, tmp_path):
     write(tmp_path / "mine.jsonl", {"text": ["Anna went to the old river to see Clara"]})
     assert only(asked(corpus, "lambada", lambada_folder=str(tmp_path)), "count", split="lambada") == 1
 
 
-def test_when_the_corpus_came_without_then_tasks_have_their_offline_names(corpus: Corpus) -> None:
+def test_when_the_corpus_came_without_then_tasks_have_their_offline_names(corpus):
     class Without:
         def evaluation(self, task: str) -> None:
             return None
@@ -76,7 +75,7 @@ def test_when_the_corpus_came_without_then_tasks_have_their_offline_names(corpus
 
 
 def test_when_an_evaluation_set_lacks_a_text_then_the_error_names_the_row_and_no_text_is_tokenised(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        tmp_path, monkeypatch):
     monkeypatch.setenv("SUITE_HUB", str(make_hub(tmp_path / "hub")))
     write(tmp_path / "hub/nyu-mll/blimp/wh_island/train-00000-of-00001.parquet",
           {"sentence_good": ["A dog runs.", None], "sentence_bad": ["A dog run.", "x"]})
@@ -85,7 +84,7 @@ def test_when_an_evaluation_set_lacks_a_text_then_the_error_names_the_row_and_no
     assert not (tmp_path / "work/evaluations/blimp.json").exists()
 
 
-def test_when_blimp_s_own_files_are_there_then_each_is_a_subset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_blimp_s_own_files_are_there_then_each_is_a_subset(tmp_path, monkeypatch):
     monkeypatch.setenv("SUITE_HUB", str(make_hub(tmp_path / "hub")))
     shutil.rmtree(tmp_path / "hub/nyu-mll/blimp")
     for subset in ("principle_A_case_1", "passive_1"):
@@ -95,7 +94,7 @@ def test_when_blimp_s_own_files_are_there_then_each_is_a_subset(tmp_path: Path, 
     assert sorted(path.stem for path in (tmp_path / "work/evaluations/blimp").iterdir()) == ["passive_1", "principle_A_case_1"]
 
 
-def test_when_pieces_write_a_space_at_the_beginning_otherwise_then_a_continuation_is_cut_from_the_whole(tmp_path: Path) -> None:
+def test_when_pieces_write_a_space_at_the_beginning_otherwise_then_a_continuation_is_cut_from_the_whole(tmp_path):
     pieces = tokenizer.named(str(pretend_llama(tmp_path / "pieces")))
     word = "tall"
     alone = pieces.encode(f" {word}", add_special_tokens=False).tokens
@@ -104,7 +103,7 @@ def test_when_pieces_write_a_space_at_the_beginning_otherwise_then_a_continuatio
     assert alone != [f"\u2581{word}"] == [pieces.id_to_token(number) for number in made.say]
 
 
-def test_when_a_run_names_its_domains_then_losses_are_those_of_them(corpus: Corpus) -> None:
+def test_when_a_run_names_its_domains_then_losses_are_those_of_them(corpus):
     data = DataConfig.of("text", domains=("wikitext103",))
     run = run_of(length=100, vocab=400, data=data)
     result = evaluator("perplexity", tokens=1000).measure(uniform(400), run, corpus, torch.device("cpu"))
@@ -127,7 +126,7 @@ def test_when_a_run_names_its_domains_then_losses_are_those_of_them(corpus: Corp
     assert "nll.wikitext103.100" in database.asked and not any("math" in name for name in database.asked)
 
 
-def test_when_the_report_describes_the_text_then_it_names_sets_configurations_and_commits(corpus: Corpus) -> None:
+def test_when_the_report_describes_the_text_then_it_names_sets_configurations_and_commits(corpus):
     text = Text(corpus.fingerprint, corpus.manifest)
     assert text.source == "Text of the Hugging Face hub" and text.pieces == "byte-level pieces"
     assert "fineweb_edu: HuggingFaceFW/fineweb-edu (sample-10BT, train), a copy on this machine, ODC-By 1.0" in text.origins
@@ -140,7 +139,7 @@ def test_when_the_report_describes_the_text_then_it_names_sets_configurations_an
     assert text.pieces == "pieces of a/b"
 
 
-def test_when_the_paper_s_profile_is_loaded_then_it_has_the_mixture_and_wikitext_is_of_two_notebooks_alone() -> None:
+def test_when_the_paper_s_profile_is_loaded_then_it_has_the_mixture_and_wikitext_is_of_two_notebooks_alone():
     profile = load("paper")
     assert dict(profile.mixture) == {"fineweb_edu": 0.35, "wikipedia": 0.22, "tinystories": 0.20, "math": 0.23}
     assert set(dict(profile.mixture)) == set(profile.corpus.hub) and profile.corpus.apart == ("wikitext103",)
@@ -157,7 +156,7 @@ def test_when_the_paper_s_profile_is_loaded_then_it_has_the_mixture_and_wikitext
 
 
 @pytest.mark.parametrize("notebook", ["04_power_law_sigma", "05_christoffel"])
-def test_when_a_notebook_has_domains_then_all_its_language_models_are_trained_on_them(notebook: str) -> None:
+def test_when_a_notebook_has_domains_then_all_its_language_models_are_trained_on_them(notebook):
     profile = load("smoke")
     parameters = profile.parameters(notebook).model_copy(update={"domains": ("docs",)})
     texts = {job.run.data for job in experiment(notebook).plan(parameters, profile) if job.run.data.source == "text"}

@@ -35,7 +35,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus(folder)
 
 
-def test_when_a_file_is_beyond_4_gib_then_its_last_document_is_where_its_start_says(large: Corpus) -> None:
+def test_when_a_file_is_beyond_4_gib_then_its_last_document_is_where_its_start_says(large):
     assert (large.path / "train-web.bin").stat().st_size > 1 << 32
     start = large.documents("train", "web")[-1]
     tokens = large.tokens("train", "web")
@@ -43,8 +43,7 @@ def test_when_a_file_is_beyond_4_gib_then_its_last_document_is_where_its_start_s
     assert tokens[start - 1] == 0 and tokens[-1] == MARK
 
 
-def test_when_windows_are_drawn_then_the_last_possible_one_is_the_end_of_the_file(
-        large: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_windows_are_drawn_then_the_last_possible_one_is_the_end_of_the_file(large, monkeypatch):
     class AlwaysLast:
         """A stream of the largest numbers below 1 that a random stream can give."""
         def random(self, size: int) -> np.ndarray:
@@ -55,7 +54,7 @@ def test_when_windows_are_drawn_then_the_last_possible_one_is_the_end_of_the_fil
     assert targets[0].tolist() == list(range(MARK - 99, MARK + 1))
 
 
-def test_when_windows_are_drawn_at_random_then_the_part_beyond_4_gib_has_its_share(large: Corpus) -> None:
+def test_when_windows_are_drawn_at_random_then_the_part_beyond_4_gib_has_its_share(large):
     """A quarter of the places lies in the last quarter: a 32-bit place would never be there, or be negative."""
     tokens = np.asarray(large.tokens("train", "web"))
     random = np.random.default_rng([5, 0])

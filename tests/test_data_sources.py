@@ -76,7 +76,7 @@ def some_code() -> list[sources.Document]:
     return list(itertools.islice(sources.code(0, Counter()), 25))
 
 
-def test_when_modules_are_listed_then_only_of_the_libraries_of_the_list() -> None:
+def test_when_modules_are_listed_then_only_of_the_libraries_of_the_list():
     listed = [line for line in sources.LIBRARIES.read_text().splitlines() if not line.startswith("#")]
     assert len(listed) == len(set(listed)) and not {"transformers", "ray", "msgpack", "protobuf", "pip"} & set(listed)
     assert metadata.version("pip") and set(sources.versions()) < set(listed)         # some are for other platforms
@@ -84,7 +84,7 @@ def test_when_modules_are_listed_then_only_of_the_libraries_of_the_list() -> Non
     assert sources.versions()["numpy"] == np.__version__
 
 
-def test_when_the_machine_lists_files_in_another_order_then_the_modules_keep_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_the_machine_lists_files_in_another_order_then_the_modules_keep_theirs(monkeypatch):
     first = [(m.distribution, m.path) for m in sources.modules(0)]
     files = metadata.PathDistribution.files.fget
     monkeypatch.setattr(metadata.PathDistribution, "files", property(lambda own: list(reversed(files(own) or []))))
@@ -94,14 +94,14 @@ def test_when_the_machine_lists_files_in_another_order_then_the_modules_keep_the
     sources.modules.cache_clear()
 
 
-def test_when_the_first_modules_are_taken_then_the_large_libraries_have_their_share() -> None:
+def test_when_the_first_modules_are_taken_then_the_large_libraries_have_their_share():
     every, first = (Counter(m.distribution for m in part) for part in (sources.modules(0), sources.modules(0)[:2000]))
     for name, count in every.most_common(4):
         share = count / every.total()
         assert abs(first[name] / 2000 - share) < 4 * (share / 2000) ** 0.5, name
 
 
-def test_when_docs_are_read_then_each_docstring_is_the_interpreter_s_own(some_docs: list[sources.Document]) -> None:
+def test_when_docs_are_read_then_each_docstring_is_the_interpreter_s_own(some_docs):
     files = {f"{m.distribution}/{m.path}": m.file for m in sources.modules(0)}
     for document in some_docs:
         tree = ast.parse(files[document.name].read_text("utf-8"))
@@ -113,7 +113,7 @@ def test_when_docs_are_read_then_each_docstring_is_the_interpreter_s_own(some_do
             assert any(start in "".join((text or "").split()) for text in known), document.name
 
 
-def test_when_code_is_read_then_it_parses_and_has_neither_docstrings_nor_licence(some_code: list[sources.Document]) -> None:
+def test_when_code_is_read_then_it_parses_and_has_neither_docstrings_nor_licence(some_code):
     for document in some_code:
         top = itertools.takewhile(lambda line: line.startswith("#"), document.text.split("\n"))
         assert not clean.LICENCE.search("\n".join(top)), document.name
@@ -122,8 +122,7 @@ def test_when_code_is_read_then_it_parses_and_has_neither_docstrings_nor_licence
             assert not [n for n in ast.walk(tree) if isinstance(n, sources.Scope) and ast.get_docstring(n)], document.name
 
 
-def test_when_docs_and_code_come_from_one_module_then_they_share_no_docstring(
-        some_docs: list[sources.Document], some_code: list[sources.Document]) -> None:
+def test_when_docs_and_code_come_from_one_module_then_they_share_no_docstring(some_docs, some_code):
     code = {document.name: document.text for document in some_code}
     both = [document for document in some_docs if document.name in code]
     assert both
@@ -132,12 +131,12 @@ def test_when_docs_and_code_come_from_one_module_then_they_share_no_docstring(
         assert not [text for text in docstrings if len(text) > 40 and text in code[document.name]]
 
 
-def test_when_docstrings_are_removed_then_nothing_else_is() -> None:
+def test_when_docstrings_are_removed_then_nothing_else_is():
     left = sources.without_docstrings(WITH, ast.parse(WITH))
     assert left == WITHOUT
 
 
-def test_when_a_licence_stands_at_the_top_then_it_goes_and_other_comments_stay() -> None:
+def test_when_a_licence_stands_at_the_top_then_it_goes_and_other_comments_stay():
     header = "#!/bin/x\n# Copyright 2020 A\n\n# Licensed under B\n"
     assert clean.without_licence_header(header + "x = 1\n# (c) 2001 stays") == "x = 1\n# (c) 2001 stays"
     assert clean.without_licence_header("# about this file\nx = 1") == "# about this file\nx = 1"
@@ -146,19 +145,19 @@ def test_when_a_licence_stands_at_the_top_then_it_goes_and_other_comments_stay()
     assert clean.without_licence_paragraphs(prose) == "What it does.\n\nMore."
 
 
-def test_when_a_text_is_long_then_it_is_cut_at_a_line() -> None:
+def test_when_a_text_is_long_then_it_is_cut_at_a_line():
     text = "\n".join(f"line {n}" for n in range(4000))
     assert len(sources.cut(text)) <= sources.LONGEST and text.startswith(sources.cut(text) + "\n")
     assert sources.cut("short") == "short"
 
 
-def test_when_a_text_is_repeated_but_for_case_and_space_then_it_is_a_copy() -> None:
+def test_when_a_text_is_repeated_but_for_case_and_space_then_it_is_a_copy():
     text = " ".join(prose(0))
     assert fresh(text, text.upper().replace(" ", "\n  ")) == [True, False]
     assert fresh("a b", "a c", "A  b") == [True, True, False]
 
 
-def test_when_one_word_in_a_hundred_changes_then_it_is_a_copy_and_when_every_fourth_does_it_is_not() -> None:
+def test_when_one_word_in_a_hundred_changes_then_it_is_a_copy_and_when_every_fourth_does_it_is_not():
     words = prose(1)
     little, much = list(words), list(words)
     little[60] = "other"
@@ -167,13 +166,13 @@ def test_when_one_word_in_a_hundred_changes_then_it_is_a_copy_and_when_every_fou
     assert fresh(" ".join(words), " ".join(much)) == [True, True]
 
 
-def test_when_two_texts_share_half_then_both_stay() -> None:
+def test_when_two_texts_share_half_then_both_stay():
     for seed in range(10, 20):
         one, two = prose(seed), prose(seed + 100)
         assert fresh(" ".join(one), " ".join(one[:80] + two[80:])) == [True, True]
 
 
-def test_when_copies_come_in_another_call_then_they_are_found_and_counted() -> None:
+def test_when_copies_come_in_another_call_then_they_are_found_and_counted():
     removed: Counter[str] = Counter()
     seen, words = Duplicates(removed, "pages"), prose(2)
     assert seen.fresh([" ".join(words), " ".join(prose(3))]) == [True, True]
@@ -182,7 +181,7 @@ def test_when_copies_come_in_another_call_then_they_are_found_and_counted() -> N
     assert seen.fresh([]) == []
 
 
-def test_when_sets_overlap_then_jaccard_is_that_of_the_words_and_minhash_estimates_it() -> None:
+def test_when_sets_overlap_then_jaccard_is_that_of_the_words_and_minhash_estimates_it():
     one, two = prose(5, 4000), prose(6, 4000)
     mixed = one[:2600] + two[2600:]
     texts = [" ".join(one), " ".join(mixed)]
