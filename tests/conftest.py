@@ -87,6 +87,7 @@ def site(rendered: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyP
     return Site(Path(shutil.copytree(rendered[0], tmp_path / "outputs")), monkeypatch)
 
 
+@pytest.fixture(scope="session")
 def hub_copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with small made-up data sets of the hub; it is only read."""
     from hub_fakes import make_hub
