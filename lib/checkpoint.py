@@ -1,4 +1,4 @@
-"""What a run leaves on the disk: checkpoints while it trains, its weights when it is done. No kill harms either.
+"""What a run leaves on the disk: checkpoints while it trains, its weights when it is done. A kill damages neither.
 
     checkpoint.pt            the newest state, checkpoint.previous.pt the one before: loaded with `weights_only`
     model.safetensors        final weights, the tied matrix once; the same bytes however often the run was interrupted
@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import json
@@ -25,6 +24,7 @@ from safetensors import torch as safetensors
 
 from lib.config import RunConfig
 from lib.errors import SuiteError
+from lib.files import sync_folder, write_atomically
 from lib.model import Transformer, build_model
 
 NEWEST, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
@@ -37,44 +37,19 @@ class Damaged(Exception):
     """A file is not what was written."""
 
 
-def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Write beside `path`, force it to the disk, then rename: whoever looks finds the old file or the new one, whole."""
-    partial = path.with_name(path.name + ".partial")        # a fixed name: what a kill leaves here is overwritten
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        needed = f"{len(content) / 2 ** 20:.1f} MiB"
-        remedy = f"make room for {needed}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "is the folder writable?"
-        reason = error.strerror or error
-        raise SuiteError(f"{path} cannot be written ({reason}): {remedy}; the file before it is kept") from error
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Force renames to the disk, so that a power cut does not undo them."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def canonical(run: RunConfig) -> str:
     return json.dumps(run.to_dict(), sort_keys=True)
 
 
 def save_checkpoint(folder: Path, run: RunConfig, state: Mapping[str, Any]) -> Path:
-    """Keep `state` (tensors, numbers, strings and containers of them) as the newest checkpoint, and the one before it."""
+    """Write `state` (tensors, numbers, strings, containers of them) as the newest checkpoint; keep the one before it.
+
+    Returns its path. Raises `SuiteError` if it cannot be written; the checkpoints on the disk are kept.
+    """
     buffer = io.BytesIO()
     torch.save({"run": canonical(run), **state}, buffer)
     waiting = folder / "checkpoint.new.pt"
-    write_atomically(waiting, buffer.getbuffer())
+    write_atomically(waiting, buffer.getbuffer(), durable=True)
     if (folder / NEWEST).exists():
         os.replace(folder / NEWEST, folder / PREVIOUS)
     os.replace(waiting, folder / NEWEST)
@@ -83,7 +58,10 @@ def save_checkpoint(folder: Path, run: RunConfig, state: Mapping[str, Any]) -> P
 
 
 def load_checkpoint(folder: Path, run: RunConfig) -> dict[str, Any] | None:
-    """The newest whole checkpoint, on the CPU; None: start from the beginning. Damaged ones are renamed and reported."""
+    """The newest whole checkpoint, on the CPU; None if there is none. Damaged ones are renamed and logged.
+
+    Raises `SuiteError` if it belongs to a run with another configuration.
+    """
     for path in (folder / NEWEST, folder / PREVIOUS):
         if not path.exists():
             continue
@@ -103,7 +81,7 @@ def foreign(path: Path) -> SuiteError:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint; `Damaged` if it is cut off or a byte has changed (torch does not check the sums)."""
+    """The content of a checkpoint; `Damaged` if it is cut off or a byte has changed (torch checks no checksums)."""
     try:
         with zipfile.ZipFile(path) as archive:
             if (member := archive.testzip()) is not None:
@@ -126,15 +104,18 @@ def save_finished(folder: Path, run: RunConfig, model: torch.nn.Module, result: 
     """Final weights with the run's configuration, and `result` as JSON; then the checkpoints are no longer needed."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     weights = safetensors.save(tensors, {"run": canonical(run)})       # one key: the order of several is not fixed
-    write_atomically(folder / WEIGHTS, weights)
+    write_atomically(folder / WEIGHTS, weights, durable=True)
     described = {"weights_sha256": hashlib.sha256(weights).hexdigest(), **result}
-    write_atomically(folder / RESULT, json.dumps(described, indent=1).encode())
+    write_atomically(folder / RESULT, json.dumps(described, indent=1).encode(), durable=True)
     for name in (NEWEST, PREVIOUS):
         (folder / name).unlink(missing_ok=True)
 
 
 def load_finished(folder: Path, run: RunConfig, model: torch.nn.Module) -> dict[str, Any] | None:
-    """Put the final weights into `model`, return the result; None if the run is not finished or its files are damaged."""
+    """Put the final weights into `model` and return the result; None if the run is not finished or a file is damaged.
+
+    Raises `SuiteError` if the weights belong to a run with another configuration.
+    """
     path = folder / RESULT
     if not path.exists():
         return None

@@ -1,6 +1,7 @@
 """What a run is: pattern, model, training recipe and data, all frozen, all in its fingerprint.
 
 The defaults are the Fibonacci paper's (Section 3): 16 layers, width 512, 13,000 steps of 32 windows of 1024 tokens.
+Wrong values are a `SuiteError`.
 """
 
 from __future__ import annotations
@@ -9,94 +10,99 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from lib.errors import require
+from lib.registry import Count, Positive, check, tuples
 
 Items = tuple[tuple[str, Any], ...]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 def freeze(parameters: dict[str, Any]) -> Items:
     """A dictionary as sorted, hashable items; lists become tuples."""
-    def deep(value: Any) -> Any:
-        return tuple(deep(v) for v in value) if isinstance(value, (list, tuple)) else value
-    return tuple(sorted((name, deep(value)) for name, value in parameters.items()))
+    return tuple(sorted((name, tuples(value)) for name, value in parameters.items()))
 
 
 @dataclass(frozen=True)
-class PatternSpec:
-    """A pattern by name with the parameters that differ from its defaults. Depth and heads come from the model."""
+class Named:
+    """Something by name with the parameters that differ from its defaults."""
     name: str
     parameters: Items = ()
 
     @classmethod
-    def of(cls, name: str, **parameters: Any) -> PatternSpec:
+    def of(cls, name: str, **parameters: Any) -> Any:
         return cls(name, freeze(parameters))
 
 
 @dataclass(frozen=True)
+class PatternSpec(Named):
+    """A pattern (`lib.patterns`). Depth and heads come from the model."""
+
+
+@dataclass(frozen=True)
+class Evaluation(Named):
+    """One evaluation of a finished run (`suite.evals`)."""
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    vocab: int = 32_768
-    d_model: int = 512
-    layers: int = 16
-    heads: int = 8
-    kv_heads: int = 2
-    head_dim: int = 64
-    hidden: int = 1366             # SwiGLU width, 8/3 of d_model
-    position: str = "rope"         # rope | alibi | nope
+    vocab: Positive = 32_768
+    d_model: Positive = 512
+    layers: Positive = 16
+    heads: Positive = 8
+    kv_heads: Positive = 2
+    head_dim: Positive = 64
+    hidden: Positive = 1366        # SwiGLU width, 8/3 of d_model
+    position: Literal["rope", "alibi", "nope"] = "rope"
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "d_model", "layers", "heads", "kv_heads", "head_dim", "hidden"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "an integer of at least 1")
+        check(self)
         require(self.heads % self.kv_heads == 0, "kv_heads", self.kv_heads, f"a divisor of heads = {self.heads}")
-        require(self.position in ("rope", "alibi", "nope"), "position", self.position, "one of rope, alibi, nope")
-        require(self.position != "rope" or self.head_dim % 2 == 0, "head_dim", self.head_dim, "even, as RoPE turns pairs")
+        require(self.position != "rope" or self.head_dim % 2 == 0, "head_dim", self.head_dim,
+                "even, as RoPE turns pairs")
 
     @property
     def matrix_weights(self) -> int:
-        """Weights that take part in a matrix product for every token; the embedding once, as the output matrix."""
+        """Weights in a matrix product for every token; the embedding counts once, as the output matrix."""
         attention = self.d_model * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         return self.layers * (attention + 3 * self.d_model * self.hidden) + self.vocab * self.d_model
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    steps: int = 13_000
-    batch: int = 32                # windows a step
-    length: int = 1024             # tokens a window
-    lr: float = 3e-4               # peak
-    warmup: int = 300              # steps
-    final_lr: float = 0.1          # of the peak, at the end of the cosine
+    steps: Positive = 13_000
+    batch: Positive = 32           # windows a step
+    length: Positive = 1024        # tokens a window
+    lr: Annotated[float, Field(gt=0)] = 3e-4        # peak
+    warmup: Count = 300            # steps
+    final_lr: Share = 0.1          # of the peak, at the end of the cosine
     weight_decay: float = 0.1      # on matrices only
     beta1: float = 0.9
     beta2: float = 0.95
     clip: float = 1.0
-    precision: str = "bf16"        # bf16 (autocast) | fp32
+    precision: Literal["bf16", "fp32"] = "bf16"     # bf16: autocast
     theta_lr: float = 1.0          # multiplies the learning rate of a pattern's own parameters
-    eval_every: int = 500          # steps between light evaluations; 0: only at the end
-    seed: int = 42                 # initialisation and order of the data
+    eval_every: Count = 500        # steps between light evaluations; 0: only at the end
+    seed: Count = 42               # initialisation and order of the data
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "length"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "an integer of at least 1")
-        require(self.lr > 0, "lr", self.lr, "a number above 0")
-        require(0 <= self.warmup <= self.steps, "warmup", self.warmup, f"0 to steps = {self.steps}")
-        require(0 <= self.final_lr <= 1, "final_lr", self.final_lr, "0 to 1")
-        require(self.precision in ("bf16", "fp32"), "precision", self.precision, "bf16 or fp32")
-        require(self.eval_every >= 0, "eval_every", self.eval_every, "0 or more")
-        require(self.seed >= 0, "seed", self.seed, "0 or more")
+        check(self)
+        require(self.warmup <= self.steps, "warmup", self.warmup, f"0 to steps = {self.steps}")
 
     @property
     def tokens(self) -> int:
+        """Training tokens of the whole run."""
         return self.steps * self.batch * self.length
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """`text`: a mixture of corpus domains by tokens, or some of them alike. Otherwise the name of a synthetic task with its
-    parameters."""
+    """Source `text`, with `mixture` (pairs of domain and weight) or `domains` (equal weights); or a task by name."""
     source: str = "text"
     parameters: Items = ()
 
@@ -117,19 +123,9 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> RunConfig:
-        return cls(PatternSpec(d["pattern"]["name"], freeze(dict(d["pattern"]["parameters"]))), ModelConfig(**d["model"]),
-                   TrainConfig(**d["train"]), DataConfig(d["data"]["source"], freeze(dict(d["data"]["parameters"]))))
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One evaluation of a finished run, by name with parameters (`suite.evals`)."""
-    name: str
-    parameters: Items = ()
-
-    @classmethod
-    def of(cls, name: str, **parameters: Any) -> Evaluation:
-        return cls(name, freeze(parameters))
+        """The run of `to_dict`, also after JSON, which turns tuples into lists."""
+        return cls(PatternSpec.of(d["pattern"]["name"], **dict(d["pattern"]["parameters"])), ModelConfig(**d["model"]),
+                   TrainConfig(**d["train"]), DataConfig.of(d["data"]["source"], **dict(d["data"]["parameters"])))
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ SPLITS = ("train", "heldout")
 class Corpus:
     """Token files of one folder, read from the disk as they are needed.
 
-    `manifest` holds counts, checksums and versions; `fingerprint` is of its content without the notes, so that it is the
-    same for equal text wherever it lies.
+    `manifest` holds counts, checksums and versions; `fingerprint` is of its content without the notes, so that it is
+    the same for equal text wherever it lies.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,8 +47,10 @@ class Corpus:
         return fingerprint({key: value for key, value in self.manifest.items() if key != "notes"})
 
     def tokens(self, split: str, domain: str) -> np.ndarray:
-        """uint16 or uint32 `[N]`, mapped from the disk: documents one after the other, each ended by the tokeniser's end of
-        a text (token 0 of the suite's own)."""
+        """uint16 or uint32 `[N]`, mapped from the disk: the documents in order, each with an end token.
+
+        The end token is the tokeniser's (token 0 of the suite's own tokeniser).
+        """
         return np.memmap(self.path / self._name(split, domain, "bin"), np.dtype(self.manifest["token_type"]), "r")
 
     def documents(self, split: str, domain: str) -> np.ndarray:
@@ -59,7 +61,8 @@ class Corpus:
         """Where each document comes from: module, file and row, or generator and number."""
         if self.manifest["source"] == "hub":
             files = [file for source in self.manifest["domains"][domain]["sources"] for file in source["files"]]
-            return [f"{files[file]}#{row}" for file, row in np.load(self.path / self._name(split, domain, "places.npy"))]
+            places = np.load(self.path / self._name(split, domain, "places.npy"))
+            return [f"{files[file]}#{row}" for file, row in places]
         return json.loads((self.path / self._name(split, domain, "names.json")).read_text("utf-8"))
 
     def evaluation(self, task: str) -> Path | None:
@@ -74,8 +77,10 @@ class Corpus:
 
 
 class Source(Protocol):
-    """Where training batches come from. Stateless: a batch is a pure function of `(seed, step)`, so that a resumed run sees
-    the batches that an undisturbed one would."""
+    """Where training batches come from.
+
+    A source has no state: a batch is a pure function of `(seed, step)`, so that a resumed run sees the same batches.
+    """
     vocab: int
 
     def batch(self, seed: int, step: int, size: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,8 +89,11 @@ class Source(Protocol):
 
 
 class TextSource:
-    """Windows of `length` tokens drawn uniformly with replacement; each window's domain is drawn by the mixture's weights,
-    which are therefore shares of tokens. Targets are the inputs one token later."""
+    """Windows of training tokens drawn uniformly with replacement; targets are the inputs one token later.
+
+    The domain of each window is drawn by the weights of the mixture, which are therefore shares of tokens. Raises
+    `SuiteError` for an unknown domain and for weights that are no weights.
+    """
 
     def __init__(self, corpus: Corpus, mixture: Mapping[str, float]) -> None:
         for domain, weight in mixture.items():
@@ -104,18 +112,18 @@ class TextSource:
         import torch
         for domain, tokens in zip(self.domains, self._tokens, strict=True):
             if len(tokens) <= length:
-                raise SuiteError(f"length = {length} is not valid: the {len(tokens)} training tokens of domain {domain!r} "
-                                 "hold no window of that length and the token after it")
+                raise SuiteError(f"length = {length} is not valid: the {len(tokens)} training tokens of domain "
+                                 f"{domain!r} hold no window of that length and the token after it")
         random = np.random.default_rng([seed, step])
         chosen = np.searchsorted(self._shares, random.random(size), side="right")
         at = random.random(size)
         windows = np.empty((size, length + 1), np.int64)
         for number, tokens in enumerate(self._tokens):
-            mine = chosen == number
-            starts = (at[mine] * (len(tokens) - length)).astype(np.int64)
-            windows[mine] = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[starts]
-        rows = torch.from_numpy(windows)
-        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+            rows = chosen == number
+            starts = (at[rows] * (len(tokens) - length)).astype(np.int64)
+            windows[rows] = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[starts]
+        drawn = torch.from_numpy(windows)
+        return drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
 
 
 def text_source(corpus: Corpus, mixture: Mapping[str, float] | None = None) -> TextSource:
@@ -124,12 +132,12 @@ def text_source(corpus: Corpus, mixture: Mapping[str, float] | None = None) -> T
 
 
 def domains_of(data: DataConfig, corpus: Corpus) -> tuple[str, ...]:
-    """The domains that a run on text is evaluated on: those that it names itself, otherwise those of the corpus."""
+    """The domains that a run on text is evaluated on: the run's own `domains`, or all of the corpus."""
     return tuple(dict(data.parameters).get("domains", corpus.domains))
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokeniser in the file `path`. Documents may quote its special pieces, so none of them is read as special."""
+    """The tokeniser in the file `path`; no piece is read as special, since documents may quote special pieces."""
     from tokenizers import Tokenizer
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.encode_special_tokens = True
@@ -139,14 +147,14 @@ def load_tokenizer(path: Path) -> Tokenizer:
 def heldout_windows(corpus: Corpus, domain: str, length: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets, int64 `[N, length]`: the held-out tokens in order, in windows that do not overlap.
 
-    N is `tokens // length`, or fewer where the domain ends before; one window must fit.
+    N is `tokens // length`, or fewer where the domain ends before. Raises `SuiteError` if no window fits.
     """
     import torch
     require(length >= 1, "length", length, "an integer of at least 1")
-    there = corpus.tokens("heldout", domain)
-    count = min(tokens, len(there) - 1) // length
+    heldout = corpus.tokens("heldout", domain)
+    count = min(tokens, len(heldout) - 1) // length
     if count < 1:
         raise SuiteError(f"length = {length} is not valid: no window of that length fits tokens = {tokens} and the "
-                         f"{len(there)} held-out tokens of domain {domain!r}")
-    part = torch.from_numpy(there[:count * length + 1].astype(np.int64))
+                         f"{len(heldout)} held-out tokens of domain {domain!r}")
+    part = torch.from_numpy(heldout[:count * length + 1].astype(np.int64))
     return part[:-1].view(count, length), part[1:].clone().view(count, length)

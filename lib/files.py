@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
 
+from lib.errors import SuiteError
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """The file appears or is replaced in one step; what a kill leaves is a hidden file of another name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+
+def write_atomically(path: Path, content: bytes | memoryview, *, durable: bool = False) -> None:
+    """Write beside `path`, then rename: a reader finds the old file or the new one, whole.
+
+    durable: the bytes are on the disk before they take the place of the old file, so that a power cut loses neither;
+    what a kill leaves has a fixed name, which the next write replaces. Raises `SuiteError` if the disk is full.
+    """
+    partial = path.with_name(f"{path.name}.partial" if durable
+                             else f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
-        partial.write_bytes(content)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
-        raise
+        if not isinstance(error, OSError):
+            raise
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = f"make room for {len(content) / 2 ** 20:.1f} MiB" if full else "is the folder writable?"
+        raise SuiteError(f"{path} cannot be written ({error.strerror or error}): {remedy}; the file before it is "
+                         "kept") from error
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force renames in `folder` to the disk, so that a power cut does not undo them."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

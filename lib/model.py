@@ -1,8 +1,9 @@
 """The Transformer that all patterns share: RMSNorm, grouped-query attention, SwiGLU, tied embeddings, no biases.
 
-With the defaults of `ModelConfig` (Fibonacci paper, Section 3) it has 60,850,688 parameters: 16,777,216 in the embedding,
-16 x (655,360 attention + 2,098,176 SwiGLU + 1,024 norms), 512 in the last norm. A learned alpha adds one a layer.
-Letters: B batch, H heads, G key/value heads, T length, D head size, L layers, C = d_model, F = hidden, V vocabulary.
+With the defaults of `ModelConfig` (Fibonacci paper, Section 3) it has 60,850,688 parameters: 16,777,216 in the
+embedding, 16 x (655,360 attention + 2,098,176 SwiGLU + 1,024 norms), 512 in the last norm. A learned alpha adds one per
+layer. Letters: B batch, H heads, G key/value heads, T length, D head size, L layers, C = d_model, F = hidden,
+V vocabulary. `lib.training` trains it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torch import nn
 
 from lib import patterns, rope
 from lib.attention import sparse_attention
+from lib.attention.blurred import blurred_attention
 from lib.config import ModelConfig, RunConfig
 from lib.errors import SuiteError, require
 from lib.fused.ops import cross_entropy, rms_norm, swiglu, token_losses
@@ -20,7 +22,7 @@ from lib.patterns import Pattern, SoftWindow
 
 
 def weight(*shape: int) -> nn.Parameter:
-    """Parameters without values: `Transformer.initialise` draws them, so that building a model draws nothing elsewhere."""
+    """Parameters without values, which `Transformer.initialise` draws: nothing else draws while a model is built."""
     return nn.Parameter(torch.empty(shape))
 
 
@@ -35,7 +37,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention over the keys of a pattern; the learned part of a pattern lives here, one a layer."""
+    """Grouped-query attention over the keys of a pattern; what a pattern learns in this layer is a parameter here."""
 
     def __init__(self, config: ModelConfig, pattern: Pattern, layer: int):
         super().__init__()
@@ -50,20 +52,20 @@ class Attention(nn.Module):
 
     @property
     def alpha(self) -> torch.Tensor:
-        """Factor on the base rungs, in (0.5, 1.5); a scalar."""
+        """Factor on the base rungs: a scalar in (0.5, 1.5)."""
         return 0.5 + torch.sigmoid(self.theta)
 
     @property
     def share(self) -> torch.Tensor:
         """Span of each head as a share of the window, `[H]`, in (0, 1).
 
-        The sigmoid takes the place of the clamp of arxiv.org/abs/1905.07799, outside which nothing pulls a span back. That
-        paper's penalty, 2e-6 nats a token of span, is left out: it would be 1e-4 nats at the windows used here.
+        A sigmoid, where arxiv.org/abs/1905.07799 clamps: outside a clamp nothing pulls a span back. The paper's penalty
+        of 2e-6 nats per token of span is left out: it would be 1e-4 nats at the windows used here.
         """
         return torch.sigmoid(self.theta)
 
     def learned(self, pattern: Pattern, length: int) -> dict[str, torch.Tensor]:
-        """What `sparse_attention` needs beside the pattern: alpha, or the heads' spans in tokens."""
+        """The learned argument of `sparse_attention`, if there is one: alpha, or the heads' spans in tokens."""
         if pattern.learned is None:
             return {}
         if pattern.learned != self.kind:
@@ -75,10 +77,14 @@ class Attention(nn.Module):
         return {"span": keys.window * self.share}
 
     def forward(self, x: torch.Tensor, pattern: Pattern, turn: torch.Tensor | None, slopes: torch.Tensor | None,
-                backend: str) -> torch.Tensor:
+                backend: str, half_width: float | None = None) -> torch.Tensor:
         B, T, _ = x.shape
-        q, k, v = rope.heads(F.linear(x, self.qkv), turn, self.H, self.G)              # (B, H, T, D), (B, G, T, D) twice
-        y = sparse_attention(q, k, v, pattern, self.layer, slopes=slopes, backend=backend, **self.learned(pattern, T))
+        q, k, v = rope.heads(F.linear(x, self.qkv), turn, self.H, self.G)              # (B, H, T, D), 2 (B, G, T, D)
+        if half_width is not None and torch.is_grad_enabled():
+            y = blurred_attention(q, k, v, pattern.plan(self.layer, T), self.alpha, half_width)
+        else:
+            learned = self.learned(pattern, T)
+            y = sparse_attention(q, k, v, pattern, self.layer, slopes=slopes, backend=backend, **learned)
         return F.linear(y.transpose(1, 2).reshape(B, T, self.H * self.D), self.out)    # (B, T, C)
 
 
@@ -106,10 +112,13 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A language model whose layers attend the keys of `pattern`, made for `config.layers` layers of `config.heads` heads.
+    """A language model whose layers attend the keys of `pattern`, made for the layers and heads of `config`.
 
-    Initialised from `seed`; the global random stream is untouched. `backend` is that of `lib.attention`.
+    Initialised from `seed`; the global random stream is untouched. backend: as of `lib.attention.sparse_attention`.
+    half_width: of blurred rungs, in tokens, while the pattern `blurred` trains and gradients are taken; None otherwise.
+    Raises `SuiteError` where pattern and config do not fit.
     """
+    half_width: float | None = None
 
     def __init__(self, config: ModelConfig, pattern: Pattern, seed: int = 0, backend: str = "auto"):
         super().__init__()
@@ -123,15 +132,17 @@ class Transformer(nn.Module):
 
     def checked(self, pattern: Pattern) -> Pattern:
         for name in ("layers", "heads"):
-            made, own = getattr(pattern, name), getattr(self.config, name)
-            require(made == own, f"{name} of pattern {pattern.name!r}", made, f"the model's {own}")
+            made, here = getattr(pattern, name), getattr(self.config, name)
+            require(made == here, f"{name} of pattern {pattern.name!r}", made, f"the model's {here}")
+        require(not pattern.blurs or self.config.position == "rope", "position", self.config.position,
+                f"rope with the pattern {pattern.name!r}")
         return pattern
 
     @torch.no_grad()
     def initialise(self, seed: int) -> None:
-        """Normal with std d_model^-0.5, over sqrt(2L) into the residual stream; gains 1; what a pattern learns at its start.
+        """Matrices normal with std d_model^-0.5, divided by sqrt(2L) into the residual stream; gains 1; theta as given.
 
-        The same seed draws the same matrices whatever the pattern: two patterns are compared from one start.
+        The same seed draws the same matrices for every pattern, so that patterns are compared from one start.
         """
         draws = torch.Generator().manual_seed(seed)
         std = self.config.d_model ** -0.5
@@ -146,7 +157,7 @@ class Transformer(nn.Module):
             if self.pattern.learned == "alpha":
                 block.attention.theta.fill_(self.pattern.thetas[layer])
             if self.pattern.learned == "span":
-                block.attention.theta.zero_()           # half the window: a head can learn to see more or less
+                block.attention.theta.zero_()           # half the window: a head can learn a longer or a shorter span
 
     def hidden(self, tokens: torch.Tensor, *, pattern: Pattern | None = None, rope: str = "vanilla",
                trained_length: int | None = None) -> torch.Tensor:
@@ -155,17 +166,18 @@ class Transformer(nn.Module):
 
     def states(self, x: torch.Tensor, *, pattern: Pattern | None = None, rope: str = "vanilla",
                trained_length: int | None = None) -> torch.Tensor:
-        """As `hidden`, from embedded tokens `[B, T, d_model]`: for gradients by position (`suite.evals.gradient_flow`)."""
+        """As `hidden`, from embedded tokens `[B, T, d_model]`, so that gradients by position can be taken."""
         pattern = self.pattern if pattern is None else self.checked(pattern)
         turn, slopes = self.position(x, rope, trained_length)
         for block in self.blocks:
-            x = block(x, pattern, turn, slopes, self.backend)
+            x = block(x, pattern, turn, slopes, self.backend, self.half_width)
         return self.norm(x)
 
     def position(self, x: torch.Tensor, variant: str, trained_length: int | None) -> tuple[torch.Tensor | None, ...]:
         """RoPE's turns and ALiBi's slopes, of which a model has at most one."""
         c = self.config
-        require(c.position == "rope" or variant == "vanilla", "rope", variant, f"vanilla where the position is {c.position}")
+        require(c.position == "rope" or variant == "vanilla", "rope", variant,
+                f"vanilla where the position is {c.position}")
         if c.position == "rope":
             dtype = torch.promote_types(x.dtype, torch.complex64)
             return rope.turns(x.shape[1], c.head_dim, c.rope_theta, variant, trained_length, dtype, str(x.device)), None
@@ -177,12 +189,16 @@ class Transformer(nn.Module):
 
         pattern: attend its keys instead of the trained pattern's (sliding window, sinks, frozen rungs).
         rope: vanilla, interpolation, ntk or yarn (`lib.rope`); all but vanilla need trained_length, in tokens.
+        Raises `SuiteError` where the pattern needs something learned that the model has not, and for a bad option.
         """
         hidden = self.hidden(tokens, pattern=pattern, rope=rope, trained_length=trained_length)
         return F.linear(hidden, self.embedding.weight)
 
     def loss(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Mean cross-entropy, nats a scored token; targets `[B, T]`, -100 is not scored. Never holds all logits."""
+        """Mean cross-entropy of tokens `[B, T]`, nats per scored token; targets `[B, T]`, -100 is not scored.
+
+        The logits are never held all at once. Raises `SuiteError` where no target is scored.
+        """
         return cross_entropy(self.hidden(tokens), self.embedding.weight, targets)
 
     @torch.no_grad()
@@ -191,21 +207,24 @@ class Transformer(nn.Module):
         return token_losses(self.hidden(tokens, **how), self.embedding.weight, targets)
 
     def parameter_count(self, embedding: bool = True) -> int:
+        """Number of parameters; with or without the embedding, which is also the output matrix."""
         return sum(p.numel() for p in self.parameters()) - (0 if embedding else self.embedding.weight.numel())
 
     def alphas(self) -> list[float]:
-        """Learned alpha of each layer; empty for any other pattern."""
+        """Learned alpha of each layer; empty where the pattern learns none."""
         return [block.attention.alpha.item() for block in self.blocks] if self.pattern.learned == "alpha" else []
 
     def spans(self) -> list[float]:
-        """Learned span of each layer, mean over its heads, as a share of the window; empty for any other pattern."""
+        """Learned span of each layer, mean over its heads, as a share of the window; empty where there is none."""
         return [block.attention.share.mean().item() for block in self.blocks] if self.pattern.learned == "span" else []
 
 
 def build_pattern(run: RunConfig) -> Pattern:
-    return patterns.build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
+    """The pattern of a run, for the layers and heads of its model."""
+    parameters = dict(run.pattern.parameters)
+    return patterns.build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **parameters)
 
 
 def build_model(run: RunConfig, backend: str = "auto") -> Transformer:
-    """The model of a run at its start: a function of `run.train.seed`; the global random stream is not touched."""
+    """The model of a run before training: a function of `run.train.seed`; the global random stream is not touched."""
     return Transformer(run.model, build_pattern(run), run.train.seed, backend)

@@ -1,64 +1,92 @@
-"""Things found by name in a folder of files, and built from parameters that are checked before anything runs."""
+"""Patterns, tasks, evaluations and experiments by name: found in the files of a package, checked when they are made.
+
+The field types of a dataclass say what its parameters may be: `Count`, `Positive`, `Literal`, pydantic's `Field`. They
+are strict: True is no integer and "8" is none, but an integer is a float.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
 import pkgutil
-import types
-import typing
-from collections.abc import Iterable
-from typing import Any, TypeVar
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from lib.errors import SuiteError, one_of, require
 
 T = TypeVar("T")
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
 
 
-def discover(package: str, folder: Iterable[str], base: type[T]) -> dict[str, type[T]]:
-    """Every subclass of `base` with a `name` of its own in the files of `folder`, by that name."""
-    for module in pkgutil.iter_modules(list(folder)):
-        importlib.import_module(f"{package}.{module.name}")
-    return {cls.name: cls for cls in _subclasses(base) if "name" in vars(cls)}
+class Registry(Generic[T]):
+    """Every subclass of `base` with a `name` of its own in the files of a package, by that name. `kind`: for errors."""
+
+    def __init__(self, package: str, base: type[T], kind: str) -> None:
+        self.package, self.base, self.kind = package, base, kind
+
+    def classes(self) -> dict[str, type[T]]:
+        for module in pkgutil.iter_modules(sys.modules[self.package].__path__):
+            importlib.import_module(f"{self.package}.{module.name}")
+        known: dict[str, type[T]] = {}
+        for cls in (cls for cls in subclasses(self.base) if "name" in vars(cls)):
+            if cls.name in known:
+                raise SuiteError(f"two {self.kind}s are called {cls.name!r}: {known[cls.name].__module__} and "
+                                 f"{cls.__module__}")
+            known[cls.name] = cls
+        return known
+
+    def names(self) -> list[str]:
+        return sorted(self.classes())
+
+    def find(self, name: str) -> type[T]:
+        """The class called `name`; a `SuiteError` that names the nearest if there is none."""
+        known = self.classes()
+        return known[one_of(name, known, self.kind)]
+
+    def build(self, name: str, parameters: Mapping[str, Any]) -> T:
+        """The dataclass `name` with `parameters`, where lists become tuples; a `SuiteError` names what is wrong."""
+        cls = self.find(name)
+        fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+        for parameter in parameters:
+            one_of(parameter, fields, f"parameter of {self.kind} {name}")
+        missing = [parameter for parameter, field in fields.items() if parameter not in parameters
+                   and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING]
+        if missing:
+            raise SuiteError(f"{self.kind} {name} needs a value for {', '.join(missing)}")
+        return cls(**{parameter: tuples(value) for parameter, value in parameters.items()})
 
 
-def construct(cls: type[T], kind: str, parameters: dict[str, Any]) -> T:
-    """The dataclass `cls` with `parameters`; unknown, missing and mistyped ones are a `SuiteError` that names them."""
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
-    hints = typing.get_type_hints(cls)
-    for name, value in parameters.items():
-        one_of(name, fields, f"parameter of {kind}")
-        require(fits(value, hints[name]), f"{kind}: {name}", value, f"of type {_spell(hints[name])}")
-    missing = [n for n, f in fields.items() if n not in parameters
-               and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
-    if missing:
-        raise SuiteError(f"{kind} needs a value for {', '.join(missing)}")
-    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in parameters.items()})
+def tuples(value: Any) -> Any:
+    """`value` with every list in it, however deep, as a tuple."""
+    return tuple(map(tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
-def fits(value: Any, hint: Any) -> bool:
-    """Whether `value` is of the annotated type: an integer is a float, True is no integer, a list may stand for a tuple."""
-    if hint is Any:
-        return True
-    origin, inside = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(fits(value, each) for each in inside)
-    if origin is tuple:
-        if not isinstance(value, (tuple, list)):
-            return False
-        if len(inside) == 2 and inside[1] is Ellipsis:
-            return all(fits(v, inside[0]) for v in value)
-        return len(value) == len(inside) and all(fits(v, each) for v, each in zip(value, inside, strict=True))
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return isinstance(value, hint)
+def check(instance: Any) -> None:
+    """Raise a `SuiteError` for the first field of a dataclass instance whose value does not fit its type."""
+    cls = type(instance)
+    try:
+        schema(cls)(**{field.name: getattr(instance, field.name) for field in dataclasses.fields(cls)})
+    except ValidationError as error:
+        wrong = [found for found in error.errors() if found["loc"][0] == error.errors()[0]["loc"][0]]
+        name = str(wrong[0]["loc"][0])
+        value, hint = getattr(instance, name), get_type_hints(cls)[name]
+        if get_origin(hint) is Literal:
+            one_of(value, get_args(hint), name)
+        allowed = dict.fromkeys(found["msg"].removeprefix("Input should be ") for found in wrong)
+        require(False, name, value, f"it should be {', or '.join(allowed)}")
 
 
-def _spell(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")
+@lru_cache(maxsize=None)
+def schema(cls: type) -> type[BaseModel]:
+    hints = get_type_hints(cls, include_extras=True)
+    fields: dict[str, Any] = {field.name: (hints[field.name], ...) for field in dataclasses.fields(cls)}
+    return create_model(cls.__name__, __config__=ConfigDict(strict=True, arbitrary_types_allowed=True), **fields)
 
 
-def _subclasses(cls: type) -> list[type]:
-    return [s for direct in cls.__subclasses__() for s in (direct, *_subclasses(direct))]
+def subclasses(cls: type) -> list[type]:
+    return [s for direct in cls.__subclasses__() for s in (direct, *subclasses(direct))]

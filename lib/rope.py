@@ -1,7 +1,8 @@
 """Where a token is: rotary tables, their variants beyond the trained length, and ALiBi's slopes.
 
-Frequency `n` of a head of size D is `w_n = theta ** (-2n / D)`, n = 0 to D/2 - 1; position `p` turns pair `n` by `p * w_n`
-(RoPE, arxiv.org/abs/2104.09864). The variants change `w_n` by `s = length / trained_length`, and are RoPE itself at s <= 1.
+Frequency `n` of a head of size D is `w_n = theta ** (-2n / D)`, n = 0 to D/2 - 1; position `p` turns pair `n` by
+`p * w_n` (RoPE, arxiv.org/abs/2104.09864). The variants change `w_n` by `s = length / trained_length`, and are RoPE
+itself at s <= 1.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lib.errors import one_of, require
 from lib.fused import ops
 
 VARIANTS = ("vanilla", "interpolation", "ntk", "yarn")
-BETA_FAST, BETA_SLOW = 32.0, 1.0    # YaRN: a pair that turns more often over the trained length is kept, less often squeezed
+BETA_FAST, BETA_SLOW = 32.0, 1.0    # YaRN, rounds over the trained length: more are kept, fewer are squeezed
 
 
 def frequencies(head_dim: int, theta: float = 10_000.0, variant: str = "vanilla", length: int = 1,
@@ -27,8 +28,10 @@ def frequencies(head_dim: int, theta: float = 10_000.0, variant: str = "vanilla"
     interpolation  w_n / s: positions are squeezed into the trained range (arxiv.org/abs/2306.15595)
     ntk            theta * s ** (D / (D - 2)): the slowest pair is squeezed by s, the fastest stays (NTK-aware scaling,
                    arxiv.org/abs/2309.00071, section 3.1)
-    yarn           by the rounds `r_n = trained_length * w_n / 2 pi` that a pair makes: squeezed where r <= 1, kept where
-                   r >= 32, linear in r between; turns times `0.1 ln s + 1`, so logits its square (same, sections 3.2-3.4)
+    yarn           by the rounds `r_n = trained_length * w_n / 2 pi` that a pair makes: squeezed where r <= 1, kept
+    where
+                   r >= 32, linear in r between; turns times `0.1 ln s + 1`, so logits its square (same, sections
+                   3.2-3.4)
 
     Every variant but vanilla needs `trained_length`, in tokens.
     """
@@ -52,12 +55,12 @@ def frequencies(head_dim: int, theta: float = 10_000.0, variant: str = "vanilla"
 
 
 @lru_cache(maxsize=64)
-def turns(length: int, head_dim: int, theta: float = 10_000.0, variant: str = "vanilla", trained_length: int | None = None,
-          dtype: torch.dtype = torch.complex64, device: str = "cpu") -> torch.Tensor:
-    """`exp(1j * p * w_n)` of positions p = 0 to `length - 1`: complex `[T, 1, D/2]`, one for all heads of `[B, T, H, D]`."""
+def turns(length: int, head_dim: int, theta: float = 10_000.0, variant: str = "vanilla",
+          trained_length: int | None = None, dtype: torch.dtype = torch.complex64, device: str = "cpu") -> torch.Tensor:
+    """`exp(1j * p * w_n)` at positions p = 0 to `length - 1`: complex `[T, 1, D/2]`, for heads `[B, T, H, D]`."""
     angle, factor = frequencies(head_dim, theta, variant, length, trained_length)
     angles = torch.arange(length, dtype=torch.float64)[:, None, None] * angle               # (T, 1, D/2)
-    with torch.inference_mode(False):       # a table first made for an evaluation must do for training too
+    with torch.inference_mode(False):       # a table first made in an evaluation must serve training too
         return torch.polar(torch.full_like(angles, factor), angles).to(dtype).to(device)
 
 
@@ -97,8 +100,12 @@ class _Heads(torch.autograd.Function):
         return d_qkv.view(-1, T, (H + 2 * G) * D), None, None, None
 
 
-def heads(qkv: torch.Tensor, turn: torch.Tensor | None, H: int, G: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Queries `[B, H, T, D]`, keys and values `[B, G, T, D]` of qkv `[B, T, (H + 2G) D]`; the first two turned, if `turn`."""
+def heads(qkv: torch.Tensor, turn: torch.Tensor | None, H: int,
+          G: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries `[B, H, T, D]`, keys and values `[B, G, T, D]` of qkv `[B, T, (H + 2G) D]`.
+
+    turn: `turns` of the T positions, by which queries and keys are turned; None: they stay as they are.
+    """
     if turn is not None and turn.dtype == torch.complex64 and ops.fused(qkv):
         return _Heads.apply(qkv, turn, H, G)
     qk, v = qkv.unflatten(-1, (H + 2 * G, -1)).split([H + G, G], dim=2)                     # (B, T, H + G, D)
@@ -107,10 +114,10 @@ def heads(qkv: torch.Tensor, turn: torch.Tensor | None, H: int, G: int) -> tuple
 
 
 def alibi_slopes(heads: int) -> torch.Tensor:
-    """Slopes `[H]`, float32: key `j` gets `-slope * (i - j)` on its logit at query `i` (ALiBi, arxiv.org/abs/2108.12409).
+    """Slopes `[H]`, float32: the logit of query `i` and key `j` gets `-slope * (i - j)` (arxiv.org/abs/2108.12409).
 
-    `2 ** (-8h / H)` for h = 1 to H where H is a power of two; otherwise those of the power of two below, then every second
-    one of the power above, as in the authors' code.
+    `2 ** (-8h / H)` for h = 1 to H where H is a power of two; otherwise those of the power of two below, then every
+    second one of the power above, as in the authors' code.
     """
     require(heads >= 1, "heads", heads, "an integer of at least 1")
     below = 2 ** int(math.log2(heads))

@@ -1,9 +1,9 @@
 """The paper's recipe: AdamW, warm-up and cosine, clipping, bf16 autocast, windows drawn by (seed, step).
 
-Nothing here draws from a random stream after the model is built: a batch is a function of seed and step. So a run that is
-killed and goes on from a checkpoint, and one that is evaluated more or less often, ends with the same weights, bit for bit
-(on a CPU with as many threads; some CUDA kernels add in any order). Split otherwise, over processes or into parts that fit
-into memory (`lib.ranks`), it adds the same numbers in another order.
+Nothing here draws from a random stream after the model is built: a batch is a function of seed and step. So a run that
+is killed and goes on from a checkpoint, and one that is evaluated more or less often, ends with the same weights, bit
+for bit (on a CPU with as many threads; some CUDA kernels add in any order). `lib.step` splits a step over processes and
+parts.
 """
 
 from __future__ import annotations
@@ -14,50 +14,88 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from lib.checkpoint import load_checkpoint, save_checkpoint
-from lib.clock import Clock
+from lib.checkpoint import load_checkpoint, load_finished, save_checkpoint, save_finished
 from lib.config import Metric, RunConfig, TrainConfig
-from lib.data import domains_of, heldout_windows
+from lib.data import Corpus, Source, domains_of, heldout_windows
 from lib.errors import SuiteError, require
 from lib.fused.ops import IGNORED, token_losses
-from lib.memory import PeakMemory
 from lib.model import Transformer, build_model
-from lib.ranks import Ranks, Step, autocast
-
-if TYPE_CHECKING:
-    from lib.data import Corpus, Source
+from lib.resources import Clock, PeakMemory
+from lib.step import Ranks, Step, autocast
 
 CHECKPOINT_SECONDS = 20.0
 CHECKPOINT_SHARE = 0.05         # of the time, at most: where writing takes long it is done less often
 RECORDS = 50                    # points of a training curve
 LIGHT_BATCHES = 2               # held-out batches of a light evaluation, each domain
 LIGHT_WINDOWS = 16              # and at least as many windows, where batches are small
-LIGHT_SEED = 2 ** 31 + 2 ** 30  # a task's held-out draws; training seeds and `suite.evals` stay below
+LIGHT_SEED = 2 ** 31 + 2 ** 30  # of a task's held-out draws; training seeds and `suite.evals` stay below
 PROGRESS_SECONDS = 0.5
 ALONE = Ranks()
 
 Progress = Callable[[dict[str, Any]], None]
+Windows = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass
 class State:
     """Where a run is, beside weights and optimiser: all of it goes into a checkpoint."""
-    step: int = 0                                       # optimiser steps done
-    losses: list[float] = field(default_factory=list)   # of the steps since the last record, nats
+    step: int = 0                                           # optimiser steps done
+    losses: list[float] = field(default_factory=list)       # of the steps since the last record, nats
     metrics: list[Metric] = field(default_factory=list)
-    seconds: float = 0.0                                # wall time of all that led here
-    step_seconds: float = 0.0                           # of which in steps, without evaluations and checkpoints
-    spent: dict[str, float] = field(default_factory=dict)       # and by part (`lib.clock.PARTS`)
+    seconds: float = 0.0                                    # wall time of all that led here
+    step_seconds: float = 0.0                               # of which in steps, without evaluations and checkpoints
+    spent: dict[str, float] = field(default_factory=dict)   # seconds by part (`lib.resources.PARTS`)
     peak_memory_mib: float = 0.0
 
 
+@dataclass(frozen=True)
+class TrainResult:
+    """A trained model and how it got there."""
+    model: Transformer
+    metrics: list[Metric]           # train_loss, held-out losses and what the pattern learned, by step
+    seconds: float                  # wall time of the training, all its parts together
+    tokens_per_s: float             # in training steps alone
+    peak_memory_mib: float
+    spent: dict[str, float]         # seconds by part (`lib.resources.PARTS`)
+
+
+def train_run(run: RunConfig, source: Source, corpus: Corpus | None, folder: Path, progress: Progress | None = None,
+              device: str = "cpu", checkpoint_every: float = CHECKPOINT_SECONDS, ranks: Ranks = ALONE) -> TrainResult:
+    """The result of `run` in `folder`: trained from where an earlier attempt was interrupted, or loaded if finished.
+
+    corpus: for the light evaluations of a run on text; None for a synthetic task. Other arguments and errors: `train`.
+    The caller makes sure that no other process trains in `folder`, and calls this in each of `ranks` or, for a finished
+    run, in the first of them alone.
+    """
+    finished = load_run(run, folder, device) if ranks.first else None
+    if finished is not None:
+        return finished
+    model, state = train(run, source, folder, corpus=corpus, progress=progress, checkpoint_every=checkpoint_every,
+                         device=device, ranks=ranks)
+    facts = {"seconds": state.seconds, "tokens_per_s": run.train.tokens / state.step_seconds,
+             "peak_memory_mib": state.peak_memory_mib, "spent": state.spent}
+    metrics = [dataclasses.asdict(metric) for metric in state.metrics]
+    ranks.of_first(lambda: save_finished(folder, run, model, {**facts, "metrics": metrics}))
+    return TrainResult(model, state.metrics, **facts)
+
+
+def load_run(run: RunConfig, folder: Path, device: str = "cpu") -> TrainResult | None:
+    """The finished run in `folder`; None if it is not finished (or if its files are damaged, which is logged)."""
+    model = build_model(run)
+    saved = load_finished(folder, run, model)
+    if saved is None:
+        return None
+    facts = {name: saved[name] for name in ("seconds", "tokens_per_s", "peak_memory_mib", "spent")}
+    return TrainResult(model.to(device), [Metric(**metric) for metric in saved["metrics"]], **facts)
+
+
 def learning_rate(step: int, recipe: TrainConfig) -> float:
-    """Rate of steps 0 to `steps - 1`: linear to the peak at step `warmup`, then a cosine to `final_lr` of it at the last."""
+    """Rate of step 0 to `steps - 1`: linear to the peak at step `warmup`, then a cosine to `final_lr` of the peak."""
     if step < recipe.warmup:
         return recipe.lr * (step + 1) / (recipe.warmup + 1)
     part = (step - recipe.warmup) / max(1, recipe.steps - 1 - recipe.warmup)
@@ -65,35 +103,39 @@ def learning_rate(step: int, recipe: TrainConfig) -> float:
 
 
 def build_optimizer(model: Transformer, recipe: TrainConfig) -> torch.optim.AdamW:
-    """AdamW in three groups: matrices (the embedding too) decay, gains do not, what a pattern learns has its own rate."""
+    """AdamW with three groups: matrices (the embedding too) decay, gains do not, a pattern's theta has its own rate."""
     named = dict(model.named_parameters())
-    own = {name for name in named if name.endswith(".theta")}
+    thetas = {name for name in named if name.endswith(".theta")}
     groups = [([p for p in named.values() if p.ndim >= 2], recipe.weight_decay, 1.0),
-              ([p for n, p in named.items() if p.ndim < 2 and n not in own], 0.0, 1.0),
-              ([named[n] for n in sorted(own)], 0.0, recipe.theta_lr)]
+              ([p for n, p in named.items() if p.ndim < 2 and n not in thetas], 0.0, 1.0),
+              ([named[n] for n in sorted(thetas)], 0.0, recipe.theta_lr)]
     return torch.optim.AdamW([{"params": p, "weight_decay": decay, "multiplier": m} for p, decay, m in groups if p],
                              lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), fused=True)
 
 
-def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None = None, progress: Progress | None = None,
-          checkpoint_every: float = CHECKPOINT_SECONDS, device: str = "cpu", ranks: Ranks = ALONE) -> tuple[Transformer, State]:
-    """Train `run` to its end, from the checkpoint in `folder` if there is one.
+def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None = None,
+          progress: Progress | None = None, checkpoint_every: float = CHECKPOINT_SECONDS, device: str = "cpu",
+          ranks: Ranks = ALONE) -> tuple[Transformer, State]:
+    """Model and state of `run` at its end, trained from the checkpoint in `folder` if there is one.
 
     progress: called about twice a second and at the end with step, steps, loss, tokens_per_s, seconds_left.
     checkpoint_every: seconds, or more where CHECKPOINT_SHARE asks for it; results do not depend on it.
-    ranks: the processes that train it together; all of them call this, and the first one reads and writes `folder`.
+    ranks: the processes that train together; all of them call this, and the first one reads and writes `folder`.
     Raises `SuiteError` where the loss or the gradient is not finite, and where the disk is full.
     """
     recipe = run.train
-    require(source.vocab <= run.model.vocab, "vocab of the model", run.model.vocab, f"at least the data's {source.vocab}")
-    require(recipe.batch >= ranks.size, "batch", recipe.batch, f"a window for each of the {ranks.size} processes, or more")
+    require(source.vocab <= run.model.vocab, "vocab of the model", run.model.vocab,
+            f"at least the data's {source.vocab}")
+    require(recipe.batch >= ranks.size, "batch", recipe.batch,
+            f"a window for each of the {ranks.size} processes, or more")
     model = build_model(run).to(device)
     optimizer = build_optimizer(model, recipe)
     state = resume(folder, run, model, optimizer, ranks)
     heldout = held_out(run, source, corpus)
-    shared = Step(model, run, ranks, device)
+    split = Step(model, run, ranks, device)
     if state.step < recipe.steps:
-        shared.prepare(*source.batch(recipe.seed, state.step, recipe.batch, recipe.length), optimizer)
+        model.half_width = model.pattern.half_width(state.step, recipe.steps)
+        split.prepare(*source.batch(recipe.seed, state.step, recipe.batch, recipe.length), optimizer)
     watch = Watch(folder, run, state, progress, checkpoint_every, device, ranks)
     clock = Clock(state.spent, device)
     if state.step == 0:
@@ -104,9 +146,10 @@ def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None
         clock.start()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(state.step, recipe) * group["multiplier"]
+        model.half_width = model.pattern.half_width(state.step, recipe.steps)
         inputs, targets = source.batch(recipe.seed, state.step, recipe.batch, recipe.length)
         clock.lap("data")
-        loss, due = ranks.sum(shared.gradients(inputs, targets, clock), watch.due(), device=device)
+        loss, due = ranks.sum(split.gradients(inputs, targets, clock), watch.due(), device=device)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
         watch.check(loss, norm.item())
         optimizer.step()
@@ -129,17 +172,15 @@ def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None
         watch.step(loss)
         if due and not last:
             ranks.of_first(lambda: watch.save(model, optimizer))
+    model.half_width = None
     return model, state
 
 
 def learned(model: Transformer, step: int) -> list[Metric]:
-    """What the pattern has learned by `step`: one alpha, or the mean span of the heads, a layer."""
-    found = [("alpha", model.alphas()), ("span", model.spans())]
+    """What the pattern has learned by `step`, by layer: alpha, or the mean span of the heads."""
     return [Metric(measure, value, layer=layer, step=step)
-            for measure, by_layer in found for layer, value in enumerate(by_layer)]
-
-
-Windows = dict[str, tuple[torch.Tensor, torch.Tensor]]
+            for measure, by_layer in (("alpha", model.alphas()), ("span", model.spans()))
+            for layer, value in enumerate(by_layer)]
 
 
 def held_out(run: RunConfig, source: Source, corpus: Corpus | None) -> Windows:
@@ -160,7 +201,8 @@ def light_evaluation(model: Transformer, run: RunConfig, heldout: Windows, step:
         scores: dict[str, list[torch.Tensor]] = {}
         for part in zip(*(x.split(run.train.batch) for x in windows), strict=True):
             with autocast(run.train, device):
-                for measure, values in scored(model, *(x.to(device) for x in part), run.data.source == "text").items():
+                measured = scored(model, *(x.to(device) for x in part), run.data.source == "text")
+                for measure, values in measured.items():
                     scores.setdefault(measure, []).append(values.double().cpu())
         metrics += [Metric(measure, float(torch.cat(parts).mean()), split=split, length=run.train.length, step=step)
                     for measure, parts in scores.items()]
@@ -168,7 +210,7 @@ def light_evaluation(model: Transformer, run: RunConfig, heldout: Windows, step:
 
 
 def scored(model: Transformer, tokens: torch.Tensor, targets: torch.Tensor, text: bool) -> dict[str, torch.Tensor]:
-    """Of each scored token: `nll` in nats; on a task, `target_nll` and whether the likeliest token is the target."""
+    """For each scored token: `nll` in nats; on a task, `target_nll` and whether the likeliest token is the target."""
     hidden, aim = model.hidden(tokens)[targets != IGNORED], targets[targets != IGNORED]
     losses = token_losses(hidden, model.embedding.weight, aim)
     if text:
@@ -177,7 +219,7 @@ def scored(model: Transformer, tokens: torch.Tensor, targets: torch.Tensor, text
 
 
 def resume(folder: Path, run: RunConfig, model: Transformer, optimizer: torch.optim.Optimizer, ranks: Ranks) -> State:
-    """Weights, optimiser and state of the checkpoint in `folder`; a new state without one."""
+    """The state in the checkpoint in `folder`, whose weights and moments it loads; a new state without a checkpoint."""
     saved = ranks.of_first(lambda: load_checkpoint(folder, run))
     if saved is None:
         return State()
@@ -189,16 +231,16 @@ def resume(folder: Path, run: RunConfig, model: Transformer, optimizer: torch.op
 
 
 class Watch:
-    """The clock beside the loop: time, memory, progress, checkpoints, and the end of a run that diverges."""
+    """What the loop needs beside the step: times, memory, progress, checkpoints, and the end of a diverged run."""
 
     def __init__(self, folder: Path, run: RunConfig, state: State, progress: Progress | None, checkpoint_every: float,
                  device: str, ranks: Ranks) -> None:
-        self.folder, self.run, self.state, self.progress, self.every = folder, run, state, progress, checkpoint_every
+        self.folder, self.run, self.state = folder, run, state
+        self.progress, self.every, self.writes = progress, checkpoint_every, ranks.first
         self.begin = self.reported = self.saved = time.perf_counter()
         self.earlier, self.first, self.cost = state.seconds, state.step, 0.0
         self.memory, self.earlier_peak = PeakMemory(device), state.peak_memory_mib
         self.good = f"step {state.step}" if state.step else ""
-        self.writes = ranks.first
 
     def due(self) -> float:
         """1 if a checkpoint is to follow this step, else 0; the first process decides."""
@@ -206,35 +248,33 @@ class Watch:
         return float(self.writes and gone >= max(self.every, self.cost / CHECKPOINT_SHARE))
 
     def check(self, loss: float, norm: float) -> None:
-        """Before the weights change: a loss or a gradient that is not finite ends the run."""
+        """Before the weights change: raise `SuiteError` if the loss or the gradient is not finite."""
         if math.isfinite(loss) and math.isfinite(norm):
             return
+        recipe = self.run.train
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
-        kept = f"the last good checkpoint, {self.good}, is in {self.folder}" if self.good else "there is no checkpoint yet"
-        raise SuiteError(f"run {self.folder.name} ({self.run.pattern.name}, seed {self.run.train.seed}) diverged at step "
-                         f"{self.state.step} of {self.run.train.steps}: {what}; lower lr = {self.run.train.lr:g} or raise "
-                         f"warmup = {self.run.train.warmup}; {kept}")
+        kept = (f"the last good checkpoint, {self.good}, is in {self.folder}" if self.good
+                else "there is no checkpoint yet")
+        raise SuiteError(f"run {self.folder.name} ({self.run.pattern.name}, seed {recipe.seed}) diverged at step "
+                         f"{self.state.step} of {recipe.steps}: {what}; lower lr = {recipe.lr:g} or raise "
+                         f"warmup = {recipe.warmup}; {kept}")
 
     def step(self, loss: float) -> None:
-        """After a step and its records: bring the clocks up to date, and report."""
-        now, state = time.perf_counter(), self.state
+        """After a step and its records: bring the times up to date, and report progress."""
+        now, state, recipe = time.perf_counter(), self.state, self.run.train
         state.seconds = self.earlier + now - self.begin
         state.peak_memory_mib = max(self.earlier_peak, self.memory.mib())
-        if self.progress and (state.step == self.run.train.steps or now - self.reported >= PROGRESS_SECONDS):
+        if self.progress and (state.step == recipe.steps or now - self.reported >= PROGRESS_SECONDS):
             self.reported = now
-            self.progress(self.report(loss, now))
+            a_step = (now - self.begin) / (state.step - self.first)
+            self.progress({"step": state.step, "steps": recipe.steps, "loss": loss,
+                           "tokens_per_s": recipe.batch * recipe.length / a_step,
+                           "seconds_left": a_step * (recipe.steps - state.step)})
 
     def save(self, model: Transformer, optimizer: torch.optim.Optimizer) -> None:
-        """The newest checkpoint: nothing in it depends on how many processes train, nor on what they train on."""
+        """Write a checkpoint: nothing in it depends on the number of processes, nor on the device."""
         before = time.perf_counter()
         save_checkpoint(self.folder, self.run, {"model": model.state_dict(), "optimizer": optimizer.state_dict(),
                                                 "state": dataclasses.asdict(self.state)})
         self.good, self.saved = f"step {self.state.step}", time.perf_counter()
         self.cost = self.saved - before
-
-    def report(self, loss: float, now: float) -> dict[str, Any]:
-        done, recipe = self.state.step - self.first, self.run.train
-        a_step = (now - self.begin) / done
-        return {"step": self.state.step, "steps": recipe.steps, "loss": loss,
-                "tokens_per_s": recipe.batch * recipe.length / a_step,
-                "seconds_left": a_step * (recipe.steps - self.state.step)}

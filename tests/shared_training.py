@@ -1,4 +1,4 @@
-"""One of several processes that train together, as tests/test_ranks.py and tests/test_distributed.py start it.
+"""One of several processes that train together, as tests/test_step.py and tests/test_distributed.py start it.
 
     python tests/shared_training.py FOLDER      with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: all of SCENARIOS
     torchrun ... tests/shared_training.py lead  `suite.run.torchrun` on the runs of `JOBS`; KILL=step kills process 1
@@ -18,15 +18,17 @@ from types import SimpleNamespace
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent)]
 
 import torch  # noqa: E402  (this file is started by its path)
+import pytest  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from small_run import RUN, with_recipe  # noqa: E402
 
-from lib import ranks, training  # noqa: E402
+from lib import step as one_step  # noqa: E402
+from lib import training  # noqa: E402
 from lib.config import Evaluation, RunConfig  # noqa: E402
 from lib.errors import SuiteError  # noqa: E402
 from lib.fused.ops import IGNORED  # noqa: E402
-from lib.ranks import Ranks  # noqa: E402
-from lib.train_run import train_run  # noqa: E402
+from lib.step import Ranks  # noqa: E402
+from lib.training import train_run  # noqa: E402
 from suite import tasks  # noqa: E402
 from suite.experiments.base import Job  # noqa: E402
 from suite.run import torchrun as distributed  # noqa: E402
@@ -84,28 +86,24 @@ SCENARIOS = {
 
 def perform(scenario: Scenario, folder: Path, together: Ranks) -> dict:
     """One training; what this process has seen of it."""
-    source, plain, forward = Source(scenario.run, scenario.uneven, scenario.stop), ranks.rows_at_once, ranks.Loss.forward
-    tried: list[int] = []
+    source, forward = Source(scenario.run, scenario.uneven, scenario.stop), one_step.Loss.forward
+    at_once, tried = scenario.at_once[together.rank], []
 
     def limited(self, inputs, targets, scored):
         tried.append(len(inputs))
         if len(inputs) > scenario.fits[together.rank]:
             raise torch.OutOfMemoryError("simulated")
         return forward(self, inputs, targets, scored)
-    if scenario.at_once[together.rank]:
-        ranks.rows_at_once = lambda *_, **__: scenario.at_once[together.rank]
-    else:
-        ranks.rows_at_once = lambda loss, rows, *_, **__: rows
-    ranks.Loss.forward = limited
-    try:
-        result = train_run(scenario.run, source, None, folder, checkpoint_every=0.0, ranks=together)
-        found = {"metrics": [(m.measure, m.step, m.layer, m.value) for m in result.metrics],
-                 "state": {name: x.tolist() for name, x in result.model.state_dict().items()}}
-    except SuiteError as error:
-        found = {"error": str(error)}
-    finally:
-        ranks.rows_at_once, ranks.Loss.forward = plain, forward
-    return found | {"seen": source.seen, "tried": sorted(set(tried))}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one_step, "rows_at_once", lambda loss, rows, *_: at_once or rows)
+        patch.setattr(one_step.Loss, "forward", limited)
+        try:
+            result = train_run(scenario.run, source, None, folder, checkpoint_every=0.0, ranks=together)
+            outcome = {"metrics": [(m.measure, m.step, m.layer, m.value) for m in result.metrics],
+                       "state": {name: x.tolist() for name, x in result.model.state_dict().items()}}
+        except SuiteError as error:
+            outcome = {"error": str(error)}
+    return outcome | {"seen": source.seen, "tried": sorted(set(tried))}
 
 
 def all_scenarios(folder: Path) -> None:

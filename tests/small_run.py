@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 import torch
 
-from lib.config import (DataConfig, ModelConfig, PatternSpec, RunConfig,
-                        TrainConfig)
-from lib.train_run import TrainResult, train_run
+from lib import training
+from lib.config import DataConfig, ModelConfig, PatternSpec, RunConfig, TrainConfig
+from lib.training import TrainResult, train_run
 from suite.tasks import make_source
 
 MODEL = ModelConfig(vocab=16, d_model=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=40)
@@ -23,6 +26,23 @@ torch.set_num_threads(1)        # one thread a process, as the workers train
 
 def trained(run: RunConfig, folder: Path, **options) -> TrainResult:
     return train_run(run, make_source(run.data, None), None, folder, **options)
+
+
+class Stop(Exception):
+    pass
+
+
+def stopped(folder: Path, at: int, run: RunConfig = RUN) -> None:
+    """Train until step `at` with a checkpoint after every step, and leave the run there."""
+    source = make_source(run.data, None)
+
+    def batch(seed, step, size, length):
+        if step == at:
+            raise Stop
+        return source.batch(seed, step, size, length)
+    with pytest.raises(Stop), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "CHECKPOINT_SHARE", math.inf)
+        train_run(run, SimpleNamespace(vocab=source.vocab, batch=batch), None, folder, checkpoint_every=0.0)
 
 
 def with_recipe(run: RunConfig = RUN, **changes) -> RunConfig:

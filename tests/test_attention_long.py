@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lib.attention import sparse_attention
-from lib.memory import RESET, PeakMemory
+from lib.resources import RESET, PeakMemory
 from lib.patterns import build
 from lib.patterns.base import EdgeTable
 

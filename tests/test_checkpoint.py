@@ -22,7 +22,7 @@ from lib import checkpoint, training
 from lib.config import RunConfig
 from lib.errors import SuiteError
 from lib.model import build_model
-from lib.train_run import train_run
+from lib.training import train_run
 from suite.tasks import make_source
 
 
@@ -41,7 +41,7 @@ from pathlib import Path
 from lib import training
 from lib.config import RunConfig
 from suite.tasks import make_source
-from lib.train_run import train_run
+from lib.training import train_run
 torch.set_num_threads(1)
 training.CHECKPOINT_SHARE = float("inf")
 run = RunConfig.from_dict(json.loads(sys.argv[1]))

@@ -17,7 +17,7 @@ from small_run import RUN, trained, with_recipe
 from lib import paths
 from lib.checkpoint import load_checkpoint
 from lib.errors import SuiteError
-from lib.ranks import Ranks
+from lib.step import Ranks
 from suite.experiments.base import Job
 from suite.run import torchrun as distributed
 from suite.run.database import Database

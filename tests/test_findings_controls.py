@@ -13,7 +13,6 @@ from plans import planned
 
 from lib import paths as where
 from lib.patterns import build
-from lib.patterns.expected_pairs import pairs_of_draws
 from suite.experiments import experiment
 from suite.experiments.power_law_sigma import draws_for
 from suite.settings import profiles
@@ -59,10 +58,11 @@ def test_when_the_documents_draws_are_beside_the_budget_then_pairs_and_the_sign_
 def test_when_draws_are_counted_out_for_a_budget_then_the_drawn_graphs_have_its_pairs():
     for sigma, budget, radius, length in ((0.85, 32, 8, 256), (0.5, 16, 8, 200), (1.2, 20, 4, 128)):
         m, wanted = draws_for(sigma, budget, radius, length), np.minimum(budget, np.arange(length) + 1).sum()
-        pattern = build("power_law", layers=8, mode="draws", sigma=sigma, draws=m, window=radius)
-        drawn = np.mean([pattern.mask(layer, length).sum() for layer in range(8)])
-        assert drawn == pytest.approx(wanted, rel=0.01) and drawn == pytest.approx(pairs_of_draws(sigma, m, radius, length), rel=0.01)
-        assert pairs_of_draws(sigma, m - 1, radius, length) < wanted or pairs_of_draws(sigma, m + 1, radius, length) > wanted
+        fewer, pattern, more = (build("power_law", mode="draws", sigma=sigma, draws=n, window=radius)
+                                for n in (m - 1, m, m + 1))
+        drawn, expected = (replace(pattern, layers=8).pairs(length) / 8, pattern.expected_pairs(length))
+        assert drawn == pytest.approx(wanted, rel=0.01) and drawn == pytest.approx(expected, rel=0.01)
+        assert fewer.expected_pairs(length) < wanted or more.expected_pairs(length) > wanted
 
 
 def test_when_a_layer_hardly_learns_then_its_gradient_norm_says_so():

@@ -18,7 +18,6 @@ from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
 from lib.errors import SuiteError
 from lib.fused import ops
 from lib.model import Transformer, build_model
-from lib.patterns.expected_pairs import expected_pairs
 from suite import evals
 from suite.experiments import experiment
 from suite.plan import cost, gpus
@@ -60,22 +59,22 @@ def test_when_there_is_no_driver_then_no_gpu_is_seen(monkeypatch, tmp_path):
 def test_when_drawn_keys_are_counted_then_the_mean_is_that_of_many_drawn_graphs_and_others_are_exact():
     for more in ({}, {"reach": 40}):
         drawn = patterns.build("power_law", layers=60, heads=2, mode="draws", draws=25, sigma=0.7, window=3, **more)
-        assert expected_pairs(drawn, 90) == pytest.approx(drawn.pairs(90), rel=0.01)
+        assert drawn.expected_pairs(90) == pytest.approx(drawn.pairs(90), rel=0.01)
         found = 0.0                                                # by the law itself, query by query and distance by distance
         for i in range(90):
             law = {d: d ** -1.7 for d in range(1, min(i, more.get("reach", 90)) + 1)}
             found += min(i, 3) + 1 + sum(1 - (1 - q / sum(law.values())) ** 25 for d, q in law.items() if d > 3)
-        assert expected_pairs(drawn, 90) == pytest.approx(60 * found, rel=1e-9)
+        assert drawn.expected_pairs(90) == pytest.approx(60 * found, rel=1e-9)
     certain = patterns.build("power_law", layers=1, mode="draws", draws=3, sigma=0.7, window=0)
-    assert expected_pairs(certain, 2) == 3.0                       # the second query draws the first token for certain
+    assert certain.expected_pairs(2) == 3.0                       # the second query draws the first token for certain
     for name, own in (("power_law", {"budget": 9, "window": 2}), ("scaled_base", {}), ("dense", {})):
         pattern = patterns.build(name, layers=2, heads=2, **own)
-        assert expected_pairs(pattern, 50) == pattern.pairs(50)
+        assert pattern.expected_pairs(50) == pattern.pairs(50)
 
 
 def test_when_a_plan_asks_twice_then_a_pattern_is_counted_once(monkeypatch):
     asked = []
-    monkeypatch.setattr(cost, "expected_pairs", lambda pattern, length: asked.append(length) or 1.0)
+    monkeypatch.setattr(patterns.Pattern, "expected_pairs", lambda pattern, length: asked.append(length) or 1.0)
     for _ in range(3):
         cost.attended_pairs(PatternSpec.of("local", window=37), 3, 5, 71)
     assert asked == [71]

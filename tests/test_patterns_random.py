@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lib.patterns import build
-from lib.patterns.draws import row_budgets
+from lib.patterns.kinds import row_budgets
 
 RANDOM = [("random_keys", {"budget": 6, "extra": 300}), ("power_law", {"budget": 14}), ("power_law", {"mode": "draws"}),
           ("power_law", {"mode": "bernoulli", "scale": 3.0}), ("bigbird", {})]

@@ -14,11 +14,11 @@ from small_run import (RECIPE, RUN, states_equal, trained, values, weights,
                        with_recipe)
 
 from lib import training
-from lib.clock import PARTS
+from lib.resources import PARTS
 from lib.config import DataConfig, PatternSpec, TrainConfig
 from lib.errors import SuiteError
 from lib.model import build_model
-from lib.train_run import train_run
+from lib.training import train_run
 from suite.tasks import make_source
 
 

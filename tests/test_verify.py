@@ -72,7 +72,7 @@ def test_when_a_stored_number_was_changed_then_it_is_told(database, capsys, stat
 
 def test_when_the_weights_are_others_then_it_is_told(database, capsys):
     from lib.checkpoint import save_finished
-    from lib.train_run import load_run
+    from lib.training import load_run
     folder = paths.run_folder("smoke", database.fingerprint(RUN))
     result = load_run(RUN, folder)
     result.model.embedding.weight.data.mul_(-1.0)

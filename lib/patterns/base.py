@@ -1,4 +1,4 @@
-"""What a pattern answers, and the forms its answer takes.
+"""What a pattern answers, and the forms its answer takes. Next: `lib.patterns.kinds`, and any pattern.
 
 `i` is a query, `j` a key, `d = i - j`. A window W means `0 <= d <= W`: W + 1 keys, the query itself included.
 """
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from lib.errors import require
+from lib.registry import Count, Positive, check
 
 if TYPE_CHECKING:
     import torch
-
-TRAINER = "lib.train_run"      # the module whose `train_run` trains most patterns
 
 
 @dataclass(frozen=True)
@@ -53,20 +52,21 @@ class LearnedOffsets:
 
 @dataclass(frozen=True)
 class SoftWindow:
-    """Window `0 <= d <= window` with weights `clamp((span + ramp - d) / ramp, 0, 1)`; `span` `[H]` belongs to the caller."""
+    """Window `0 <= d <= window` with weights `clamp((span + ramp - d) / ramp, 0, 1)`; the caller has `span`, `[H]`."""
     window: int
     ramp: int
 
 
 Keys = Offsets | HeadOffsets | EdgeTable | LearnedOffsets | SoftWindow
-PerHead = int | tuple[int | tuple[int, ...], ...]       # one for all; or for each layer one, or one for each of its heads
+PerHead = Count | tuple[Count | tuple[Count, ...], ...]     # one for all; or for each layer one, or one for each head
+PositivePerHead = Positive | tuple[Positive | tuple[Positive, ...], ...]
 
 
 class Knob(NamedTuple):
-    """A parameter that `match_edges` may turn: its values in order of more attended pairs, and how finely it divides."""
+    """A parameter that `match_edges` may turn: its values by ascending number of pairs, and how finely it divides."""
     parameter: str
     values: Sequence[Any]
-    per: str = "stack"                      # "stack": one value for all; "layer": also one a layer; "head": also one a head
+    per: str = "stack"                      # stack: one value for all; layer: also one a layer; head: also one a head
 
 
 def whole(value: object, least: int = 0) -> bool:
@@ -74,14 +74,13 @@ def whole(value: object, least: int = 0) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def per_head(value: PerHead, layers: int, heads: int, parameter: str, least: int = 0) -> tuple[tuple[int, ...], ...]:
-    """`value` for each layer and head, `[layers][heads]`; an error names `parameter` where shape or number is wrong."""
+def per_head(value: PerHead, layers: int, heads: int, parameter: str) -> tuple[tuple[int, ...], ...]:
+    """`value` for each layer and head, `[layers][heads]`; a `SuiteError` names `parameter` where the shape is wrong."""
     by_layer = value if isinstance(value, tuple) else (value,) * layers
     require(len(by_layer) == layers, parameter, value, f"one integer, or one for each of {layers} layers")
     full = tuple(v if isinstance(v, tuple) else (v,) * heads for v in by_layer)
     for row in full:
         require(len(row) == heads, parameter, value, f"in each layer one integer, or one for each of {heads} heads")
-        require(all(whole(v, least) for v in row), parameter, value, f"integers of at least {least}")
     return full
 
 
@@ -89,33 +88,32 @@ def per_head(value: PerHead, layers: int, heads: int, parameter: str, least: int
 class Pattern:
     """One rule for which keys a query attends, in a stack of `layers` layers of `heads` heads.
 
-    A subclass is a frozen dataclass in a file of its own under `lib/patterns`; it is found there by its `name`.
-    It defines `keys` (the most special form that fits) and `attends` (the same rule as an inequality, from which the
-    oracle mask is made), and lists `examples` that the tests, the gallery and the comparison use.
+    A subclass is a frozen dataclass in a file of its own in `lib/patterns`, where it is found by its `name`. It defines
+    `keys` (the most special form that fits) and `attends` (the same rule as an inequality, which makes the oracle
+    mask), and lists `examples` for the tests, the gallery and the comparison. The types of its fields are checked.
     """
     name: ClassVar[str]                     # what --pattern and profiles call it
     family: ClassVar[str]                   # scaled-base | power-law | christoffel | literature | comparator
     source: ClassVar[str]                   # paper or document, with its section or address
-    learned: ClassVar[str | None] = None    # what the model must learn for it: "alpha" (one a layer), "span" (one a head)
+    learned: ClassVar[str | None] = None    # what the model learns for it: "alpha" (one a layer), "span" (one a head)
     bidirectional: ClassVar[bool] = False   # whether causal=False is defined
-    trainer: ClassVar[str] = TRAINER        # the module whose `train_run` trains its models
+    blurs: ClassVar[bool] = False           # whether its rungs are blurred while a model trains (`half_width`)
 
-    layers: int = 1
-    heads: int = 1
+    layers: Positive = 1
+    heads: Positive = 1
     causal: bool = True
 
     def __post_init__(self) -> None:
-        require(whole(self.layers, 1), "layers", self.layers, "an integer of at least 1")
-        require(whole(self.heads, 1), "heads", self.heads, "an integer of at least 1")
-        require(isinstance(self.causal, bool) and (self.causal or self.bidirectional), "causal", self.causal,
-                "True or False" if self.bidirectional else f"True, as {self.name} is defined for decoders only")
+        check(self)
+        require(self.causal or self.bidirectional, "causal", self.causal,
+                f"True, as {self.name} is defined for decoders only")
 
     def keys(self, layer: int, length: int) -> Keys:
         """Keys of every query in `layer` at `length` tokens."""
         raise NotImplementedError(f"{type(self).__name__} does not define keys")
 
     def attends(self, i: np.ndarray, j: np.ndarray, layer: int, length: int, head: int) -> np.ndarray:
-        """The rule itself: whether query `i` attends key `j`; integer arrays that broadcast, a Boolean array back."""
+        """The rule itself: whether query `i` attends key `j`, Boolean, for integer arrays that broadcast."""
         raise NotImplementedError(f"{type(self).__name__} does not define attends")
 
     @classmethod
@@ -124,8 +122,12 @@ class Pattern:
         return [cls()]
 
     def knobs(self, length: int) -> tuple[Knob, ...]:
-        """What `match_edges` may turn, coarse first; the last fills up, by layer and head where it may. Default: nothing."""
+        """What `match_edges` may turn, coarse first; the last one fills up, by layer and head where it may."""
         return ()
+
+    def half_width(self, step: int, steps: int) -> float | None:
+        """Half-width of a blurred rung at optimiser step `step` of `steps`, tokens; None: rungs are not blurred."""
+        return None
 
     def check(self, layer: int, length: int) -> None:
         require(whole(layer) and layer < self.layers, "layer", layer, f"0 to layers - 1 = {self.layers - 1}")
@@ -140,15 +142,19 @@ class Pattern:
                          for h in range(self.heads)])
 
     def pairs(self, length: int, layer: int | None = None) -> float:
-        """Attended (query, key) pairs at `length`, a mean over heads; the sum over layers when `layer` is None."""
+        """Attended (query, key) pairs at `length`, the mean over heads; the sum over layers when `layer` is None."""
         which = range(self.layers) if layer is None else [layer]
         for at in which:
             self.check(at, length)
         return float(sum(self.layer_pairs(at, length) for at in which))
 
     def layer_pairs(self, layer: int, length: int) -> float:
-        """`pairs` of one layer. A table pattern that knows its row sizes in closed form says so, and skips the drawing."""
+        """`pairs` of one layer. A pattern whose row sizes have a closed form overrides this, and draws nothing."""
         return count_pairs(self.plan(layer, length), length)
+
+    def expected_pairs(self, length: int) -> float:
+        """Expected `pairs`, without drawing a graph of thousands of tokens where a closed form exists."""
+        return self.pairs(length)
 
     def plan(self, layer: int, length: int) -> Keys:
         """`keys`, checked, and kept for the next call with the same pattern, layer and length."""
@@ -158,8 +164,9 @@ class Pattern:
     def mask_mod(self, layer: int, length: int, device: torch.device | str = "cpu") -> Callable[..., torch.Tensor]:
         """FlexAttention's `mask_mod(b, h, q_idx, kv_idx)`: a table look-up, by distance where the form allows it.
 
-        Keys that heads share serve any number of heads. An edge table becomes bits, T^2 / 8 bytes (once where heads share it).
-        `device`: where q lies; from another one the look-up is copied at each call. Learned forms: alpha = 1, the full span.
+        Keys that heads share serve any number of heads. An edge table becomes bits: T^2 / 8 bytes, for each head where
+        heads differ. device: where q lies; on another one the table is copied at each call. Learned patterns use
+        alpha = 1 and the full span.
         """
         import torch
         plan = self.plan(layer, length)
@@ -175,7 +182,8 @@ class Pattern:
         for h, offsets in enumerate(per_head):
             inside = [d + length - 1 for d in offsets.distances if abs(d) < length]
             by_distance[h, torch.tensor(inside, dtype=torch.long)] = True
-        by_distance, leading = by_distance.to(device), torch.tensor([offsets.leading for offsets in per_head], device=device)
+        by_distance = by_distance.to(device)
+        leading = torch.tensor([offsets.leading for offsets in per_head], device=device)
 
         def mod(b: Any, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
             head = h if len(per_head) > 1 else 0 * h
@@ -205,7 +213,7 @@ def offsets_of(keys: Keys, head: int) -> Offsets:
 
 
 def expand(keys: Keys, length: int, heads: int = 1) -> np.ndarray:
-    """Boolean mask `[H, T, T]` of any form: how the special forms are compared with the oracle."""
+    """Boolean mask `[H, T, T]` of any form, for comparison with the oracle."""
     i, j = np.arange(length)[:, None], np.arange(length)[None, :]
     mask = np.zeros((heads, length, length), bool)
     for h in range(heads):
@@ -232,7 +240,7 @@ def bit_rows(table: np.ndarray, length: int) -> np.ndarray:
 
 
 def count_pairs(keys: Keys, length: int) -> float:
-    """Attended pairs of one layer, a mean over its heads, without a `[T, T]` object."""
+    """Attended pairs of one layer, the mean over its heads, without a `[T, T]` object."""
     if isinstance(keys, EdgeTable):
         return float((keys.keys >= 0).sum() / (keys.keys.shape[0] if keys.keys.ndim == 3 else 1))
     if isinstance(keys, HeadOffsets):

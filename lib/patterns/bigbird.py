@@ -1,39 +1,34 @@
 """BigBird: window, random and global keys. Source: Zaheer et al. 2020, arXiv 2007.14062, section 2."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
 from lib.errors import require
-from lib.patterns.base import Knob, whole
-from lib.patterns.draws import PARTS, row_budgets
-from lib.patterns.kinds import RowPattern
+from lib.patterns.base import Knob
+from lib.patterns.kinds import PARTS, RowPattern, row_budgets
+from lib.registry import Count
 
 
 @dataclass(frozen=True, kw_only=True)
 class BigBird(RowPattern):
-    """Query `i` attends `j` where `0 <= d <= window` or `j < global_tokens`, and `random` more keys (fewer at the start).
+    """Query `i` attends `j` where `0 <= d <= window` or `j < global_tokens`, and `random` more keys if there are.
 
-    `|d| <= window` in an encoder, whose global tokens attend all. Token by token; the paper's kernel has blocks of tokens.
+    In an encoder `|d| <= window`, and global tokens attend all. The rule is by token; the paper's kernel has blocks.
     The random keys differ by query and layer; `extra` of every 1024 queries have one more.
     """
     name = "bigbird"
     family = "literature"
     source = "arxiv.org/abs/2007.14062 (BigBird), section 2, internal transformer construction"
-    bidirectional = True
 
-    window: int = 3
-    random: int = 3
-    global_tokens: int = 2
-    extra: int = 0
-    seed: int = 0
+    window: Count = 3
+    random: Count = 3
+    global_tokens: Count = 2
+    extra: Count = 0
+    seed: Count = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for parameter in ("window", "random", "global_tokens", "extra", "seed"):
-            require(whole(getattr(self, parameter)), parameter, getattr(self, parameter), "an integer of at least 0")
         require(self.extra < PARTS, "extra", self.extra, f"0 to {PARTS - 1} of every {PARTS} queries")
 
     def links(self, layer, length, head):
@@ -42,17 +37,15 @@ class BigBird(RowPattern):
             fixed = np.zeros(i + 1 if self.causal else length, bool)
             fixed[:self.global_tokens] = True
             fixed[max(0, i - self.window):i + self.window + 1] = True
-            if i < self.global_tokens:                                               # a global query attends all there is
+            if i < self.global_tokens:                                               # a global query attends all keys
                 fixed[:] = True
             free = np.flatnonzero(~fixed)
             wanted = min(row_budgets(self.random, self.extra, i), len(free))
             yield i, [*np.flatnonzero(fixed), *free[rng.choice(len(free), wanted, replace=False)]]
 
     def attends(self, i, j, layer, length, head):
-        drawn = np.zeros((length, length), bool)
-        for query, keys in self.links(layer, length, head):
-            drawn[query, keys] = True
-        return (abs(i - j) <= self.window) | (j < self.global_tokens) | (i < self.global_tokens) | drawn[i, j]
+        near = (abs(i - j) <= self.window) | (j < self.global_tokens) | (i < self.global_tokens)
+        return near | self.drawn(i, j, layer, length, head)
 
     def layer_pairs(self, layer, length):
         i = np.arange(length)

@@ -1,16 +1,16 @@
 """Christoffel word: offsets where the carry of `j * m / k` is 1. Source: Christoffel document."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from lib.errors import one_of, require
+from lib.errors import require
 from lib.patterns.base import Knob, PerHead, whole
 from lib.patterns.kinds import Windowed
+from lib.registry import Positive
 
 
 def carry_word(m: int, k: int, length: int | None = None) -> list[int]:
@@ -38,24 +38,22 @@ class Christoffel(Windowed):
     name = "christoffel"
     family = "christoffel"
     source = "Christoffel document; causal keys i - o instead of its i + o (audit, row 23)"
-    bidirectional = True
 
-    m: int = 63
-    k: int = 512
+    m: Positive = 63
+    k: Positive = 512
     window: PerHead = 0
     repeat: bool = False
-    sides: str = "signed"               # of a bidirectional pattern: signed | slopes
+    sides: Literal["signed", "slopes"] = "signed"       # of a bidirectional pattern
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(whole(self.k, 1), "k", self.k, "an integer of at least 1")
-        require(whole(self.m, 1) and self.m <= self.k, "m", self.m, f"an integer from 1 to k = {self.k}")
-        one_of(self.sides, ("signed", "slopes"), "sides")
+        require(self.m <= self.k, "m", self.m, f"an integer from 1 to k = {self.k}")
         require(self.sides == "signed" or not self.causal, "sides", self.sides, "'signed' in a causal pattern")
         shared = math.gcd(self.m, self.k)
         if shared > 1 and self.m < self.k:
-            warnings.warn(f"christoffel: m = {self.m} and k = {self.k} share {shared}: a word of period {self.k // shared}; "
-                          f"coprime neighbours of m: {coprime_neighbours(self.m, self.k)}", stacklevel=3)
+            warnings.warn(f"christoffel: m = {self.m} and k = {self.k} share {shared}: a word of period "
+                          f"{self.k // shared}; coprime neighbours of m: {coprime_neighbours(self.m, self.k)}",
+                          stacklevel=3)
 
     def _ones(self, m: int, length: int) -> list[int]:
         word = carry_word(m, self.k, length if self.repeat else min(length, self.k))

@@ -1,7 +1,5 @@
 """Dense attention: every key, `d >= 0`; bidirectional every key of the sequence. Source: Vaswani et al. 2017."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +13,6 @@ class Dense(OffsetPattern):
     name = "dense"
     family = "comparator"
     source = "arxiv.org/abs/1706.03762, section 3.2.1"
-    bidirectional = True
 
     def distances(self, layer, length, head):
         return range(length)

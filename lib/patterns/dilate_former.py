@@ -1,12 +1,11 @@
 """DilateFormer: windows dilated by head. Source: Jiao et al. 2023, arXiv 2302.01791, section 3."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from lib.errors import require
-from lib.patterns.base import PerHead, whole
+from lib.patterns.base import PerHead
 from lib.patterns.kinds import Windowed
+from lib.registry import Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,15 +17,13 @@ class DilateFormer(Windowed):
     name = "dilate_former"
     family = "literature"
     source = "arxiv.org/abs/2302.01791 (DilateFormer), sections 3.1 (dilated window) and 3.2 (dilation by head)"
-    bidirectional = True
 
     window: PerHead = 8
-    dilations: tuple[int, ...] = (1, 2, 3)
+    dilations: tuple[Positive, ...] = (1, 2, 3)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        allowed = isinstance(self.dilations, tuple) and self.dilations and all(whole(r, 1) for r in self.dilations)
-        require(bool(allowed), "dilations", self.dilations, "a tuple of integers of at least 1")
+        require(len(self.dilations) >= 1, "dilations", self.dilations, "at least one dilation")
 
     def dilation(self, head: int) -> int:
         return self.dilations[head % len(self.dilations)]

@@ -1,15 +1,13 @@
 """Fibottention: each head has a row of the Wythoff array as distances. Source: Rahimian et al. 2024."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import isqrt
 
 import numpy as np
 
-from lib.errors import require
-from lib.patterns.base import PerHead, whole
+from lib.patterns.base import PerHead
 from lib.patterns.kinds import Windowed
+from lib.registry import Count, Positive
 
 
 def golden(n: int) -> int:
@@ -18,7 +16,7 @@ def golden(n: int) -> int:
 
 
 def wythoff_row(row: int, limit: int) -> list[int]:
-    """Row `row` (from 1) of the Wythoff array up to `limit`: 1 2 3 5 8 …, 4 7 11 18 …, 6 10 16 …; no number in two rows."""
+    """Row `row` (from 1) of the Wythoff array up to `limit`: 1 2 3 5 8 …, 4 7 11 18 …; every number is in one row."""
     a, b, out = golden(golden(row)), golden(row) + golden(golden(row)), []
     while a <= limit:
         out.append(a)
@@ -30,27 +28,19 @@ def wythoff_row(row: int, limit: int) -> list[int]:
 class Fibottention(Windowed):
     """Query `i` attends itself and `j` where d is in the Wythoff row of the head and `d <= w_h`; `|d|` in an encoder.
 
-    `w_h` goes evenly from `nearest` (first row) to `farthest` (last row); None is the context. Rows change heads from layer
-    to layer, by a seeded permutation. `modified` adds the two numbers before each row's first. `window` adds
-    `0 <= d <= window` (the paper leaves near keys out).
+    `w_h` goes evenly from `nearest` (first row) to `farthest` (last row); None is the context. A seeded permutation
+    deals the rows to the heads anew in each layer. `modified` adds the two numbers before each row's first. `window`
+    adds `0 <= d <= window` (the paper leaves near keys out).
     """
     name = "fibottention"
     family = "literature"
-    source = "arxiv.org/abs/2406.19391 (Fibottention), section 3 and its algorithm; the query itself is always a key here"
-    bidirectional = True
+    source = "arxiv.org/abs/2406.19391 (Fibottention), section 3 and its algorithm; here a query always attends itself"
 
     window: PerHead = 0
-    nearest: int | None = None
-    farthest: int | None = None
+    nearest: Positive | None = None
+    farthest: Positive | None = None
     modified: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for parameter in ("nearest", "farthest"):
-            given = getattr(self, parameter)
-            require(given is None or whole(given, 1), parameter, given, "None (the context) or a distance of at least 1")
-        require(whole(self.seed), "seed", self.seed, "an integer of at least 0")
+    seed: Count = 0
 
     def row_and_limit(self, layer: int, length: int, head: int) -> tuple[int, int]:
         """Which row of the array (from 1) a head has in this layer, and its largest distance."""
@@ -60,11 +50,11 @@ class Fibottention(Windowed):
 
     def far(self, layer, length, head):
         row, limit = self.row_and_limit(layer, length, head)
-        found = wythoff_row(row, limit)
+        distances = wythoff_row(row, limit)
         if self.modified:
             a, b = golden(golden(row)), golden(row) + golden(golden(row))
-            found += [d for d in (b - a, 2 * a - b) if d <= limit]
-        return found
+            distances += [d for d in (b - a, 2 * a - b) if d <= limit]
+        return distances
 
     def attends(self, i, j, layer, length, head):
         # Column c of row m is floor(m phi) F(c+1) + (m-1) F(c); the modified ones are c = 0 and -1

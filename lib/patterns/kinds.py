@@ -1,4 +1,4 @@
-"""The three kinds of pattern that the families are made from: by distance, by distance with a window, and by row."""
+"""The kinds of pattern that the families are made from: by distance, with a window, by row, and with a learned part."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from functools import cached_property
 
 import numpy as np
 
-from lib.patterns.base import (EdgeTable, HeadOffsets, Knob, Offsets, Pattern,
-                               PerHead, per_head)
+from lib.patterns.base import EdgeTable, HeadOffsets, Knob, Offsets, Pattern, PerHead, per_head
+
+PARTS = 1024            # `extra` of a random pattern counts queries out of this many
 
 
 @dataclass(frozen=True, kw_only=True)
 class OffsetPattern(Pattern):
     """Keys depend on the distance alone (and on whether they lead). The query itself is always a key."""
+    bidirectional = True
 
     def distances(self, layer: int, length: int, head: int) -> Iterable[int]:
         """Distances back, in any order; repeats and those beyond `length - 1` are dropped."""
         raise NotImplementedError(f"{type(self).__name__} does not define distances")
 
     def ahead(self, layer: int, length: int, head: int) -> Iterable[int]:
-        """Distances into the future of a bidirectional pattern: those back, mirrored, unless it says otherwise."""
+        """Distances into the future of a bidirectional pattern: by default the distances back, mirrored."""
         return self.distances(layer, length, head)
 
     @property
@@ -59,7 +61,7 @@ class Windowed(OffsetPattern):
         return max(map(max, self.widths))
 
     def far(self, layer: int, length: int, head: int) -> Iterable[int]:
-        """Distances beyond the window (those within it may be among them)."""
+        """Distances beyond the window; distances within it do no harm."""
         return ()
 
     def distances(self, layer, length, head):
@@ -76,14 +78,22 @@ Link = tuple[np.ndarray | int, np.ndarray | list[int]]
 @dataclass(frozen=True, kw_only=True)
 class RowPattern(Pattern):
     """Keys differ from query to query: an edge table."""
+    bidirectional = True
 
     def links(self, layer: int, length: int, head: int) -> Iterable[Link]:
-        """Queries and keys `(i, j)`, arrays that broadcast. Repeats, and keys that do not exist or lie ahead, drop out."""
+        """Queries and keys `(i, j)`, arrays that broadcast; repeats, and keys ahead or outside the text, are dropped."""
         raise NotImplementedError(f"{type(self).__name__} does not define links")
 
     def variant(self, layer: int, head: int) -> Hashable:
-        """What of layer and head the keys depend on: by default the layer alone, as heads share their keys."""
+        """The part of layer and head that the keys depend on: by default the layer alone, as heads share their keys."""
         return layer
+
+    def drawn(self, i: np.ndarray, j: np.ndarray, layer: int, length: int, head: int) -> np.ndarray:
+        """Whether `links` joins `i` and `j`: the rule of a random pattern, whose draw is part of it."""
+        joined = np.zeros((length, length), bool)
+        for query, keys in self.links(layer, length, head):
+            joined[query, keys] = True
+        return joined[i, j]
 
     def keys(self, layer, length):
         variants = [self.variant(layer, head) for head in range(self.heads)]
@@ -110,14 +120,37 @@ class RowPattern(Pattern):
         return link_codes(self.links(layer, length, head), length, self.causal)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LearnedPattern(Pattern):
+    """A pattern with a part that the model learns, beside a window."""
+    window: PerHead = 8             # one for all layers, or one a layer
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.widths
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """W of each layer."""
+        return tuple(row[0] for row in per_head(self.window, self.layers, 1, "window"))
+
+    def knobs(self, length):
+        return (Knob("window", range(length), "layer"),)
+
+
+def row_budgets(budget: int, extra: int, i: np.ndarray | int) -> np.ndarray | int:
+    """Keys of query `i`: `budget`, and one more for `extra` of every 1024 queries, spread evenly."""
+    return budget + (i + 1) * extra // PARTS - i * extra // PARTS
+
+
 def link_codes(links: Iterable[Link], length: int, causal: bool) -> np.ndarray:
     """Ascending numbers `i * length + j` of the pairs that exist, each once."""
-    found = []
+    codes = []
     for i, j in links:
         i, j = np.broadcast_arrays(np.asarray(i, np.int64), np.asarray(j, np.int64))
-        there = (j >= 0) & (j < length) & ((j <= i) | (not causal))
-        found.append(i[there] * length + j[there])
-    return np.unique(np.concatenate(found))
+        exists = (j >= 0) & (j < length) & ((j <= i) | (not causal))
+        codes.append(i[exists] * length + j[exists])
+    return np.unique(np.concatenate(codes))
 
 
 def edge_table(heads: Sequence[np.ndarray], length: int) -> EdgeTable:

@@ -1,14 +1,14 @@
 """Learned alpha: rungs at real distances, interpolated. Source: Fibonacci document, arXiv 2606.28560, section 3."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
+from typing import Literal
 
-from lib.errors import one_of, require
-from lib.patterns.base import (Knob, LearnedOffsets, Pattern, PerHead,
-                               per_head, whole)
-from lib.patterns.rungs import BASES, base_rungs
+from lib.errors import require
+from lib.patterns.base import LearnedOffsets, whole
+from lib.patterns.kinds import LearnedPattern
+from lib.patterns.rungs import Base, base_rungs
+from lib.registry import Positive
 
 STEEPEST = 4.0          # largest |theta| at start: alpha 0.518 and 1.482, as the ramp's own ends need an infinite theta
 
@@ -19,7 +19,7 @@ def alpha_of(theta: float) -> float:
 
 
 def start_thetas(start: str, layers: int) -> tuple[float, ...]:
-    """theta of each layer at start: 0 (alpha 1) for `one`; for `ramp` the theta of alpha `0.5 + l/(L-1)`, within +-4."""
+    """theta of each layer at start: 0 (alpha 1) for `one`; for `ramp` that of alpha `0.5 + l/(L-1)`, within +-4."""
     if start == "one" or layers == 1:
         return (0.0,) * layers
     inner = [math.log(at / (layers - 1 - at)) for at in range(1, layers - 1)]
@@ -30,46 +30,35 @@ def fractional_rungs(base: tuple[int, ...], window: int, alpha: float, length: i
     """Rungs that exist at `alpha`: `(lo, t, f)` with `alpha * f = lo + t`, `0 <= t < 1`, in the order of the base.
 
     Key and value of the rung are `(1 - t) * x[i - lo] + t * x[max(i - lo - 1, 0)]` for queries `i >= lo`. Dropped are
-    rungs with `round(alpha * f) <= window` (half to even), repeats of `lo`, and those with `lo > length - 1`.
+    rungs with `round(alpha * f) <= window` (half to even), repeats of `lo`, and rungs with `lo > length - 1`. Raises
+    `SuiteError` for an alpha outside [0.5, 1.5].
     """
     require(0.5 <= alpha <= 1.5, "alpha", alpha, "a number from 0.5 to 1.5")
     require(whole(window), "window", window, "an integer W >= 0")
     require(whole(length, 1), "length", length, "an integer of at least 1 (T, in tokens)")
-    found: dict[int, tuple[int, float, int]] = {}
+    rungs: dict[int, tuple[int, float, int]] = {}
     for f in base:
         distance = alpha * f
         lo = math.floor(distance)
         if round(distance) > window and lo <= length - 1:
-            found.setdefault(lo, (lo, distance - lo, f))
-    return list(found.values())
+            rungs.setdefault(lo, (lo, distance - lo, f))
+    return list(rungs.values())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned(Pattern):
+class Learned(LearnedPattern):
     """Query `i` attends `j` where `0 <= d <= window`, and a blend of two keys at each distance `alpha_l * f`.
 
-    alpha belongs to the model: `keys` are the window and the base rungs, whatever alpha is. The oracle mask has alpha = 1.
+    alpha belongs to the model: `keys` are the window and the base rungs for every alpha. The oracle mask has alpha = 1.
     """
     name = "learned"
     family = "scaled-base"
     source = "Fibonacci document (arxiv.org/abs/2606.28560), section 3; start 'ramp': a control of ours"
     learned = "alpha"
 
-    window: PerHead = 8             # one for all layers, or one a layer
-    rungs: int = 15
-    base: str = "fibonacci"
-    start: str = "one"              # one | ramp
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of(self.base, BASES, "base")
-        one_of(self.start, ("one", "ramp"), "start")
-        require(whole(self.rungs, 1), "rungs", self.rungs, "an integer of at least 1")
-        _ = self.widths
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        return tuple(row[0] for row in per_head(self.window, self.layers, 1, "window"))
+    rungs: Positive = 15
+    base: Base = "fibonacci"
+    start: Literal["one", "ramp"] = "one"
 
     @property
     def thetas(self) -> tuple[float, ...]:
@@ -85,9 +74,6 @@ class Learned(Pattern):
         for f in base_rungs(self.base, self.rungs, length):
             allowed = allowed | (d == f)
         return allowed
-
-    def knobs(self, length):
-        return (Knob("window", range(length), "layer"),)
 
     @classmethod
     def examples(cls):

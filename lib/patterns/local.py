@@ -1,7 +1,5 @@
 """Local window: `0 <= d <= W`; bidirectional `|d| <= W`. Sources: Fibonacci document (control), Longformer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from lib.patterns.kinds import Windowed
@@ -13,7 +11,6 @@ class Local(Windowed):
     name = "local"
     family = "comparator"
     source = "Fibonacci document, equal-edge control; arxiv.org/abs/2004.05150 (Longformer), section 3.1"
-    bidirectional = True
 
     def attends(self, i, j, layer, length, head):
         return abs(i - j) <= self.widths[layer][head]

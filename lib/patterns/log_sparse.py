@@ -1,32 +1,25 @@
 """LogSparse: a window, then steps that double. Source: Li et al. 2019, arXiv 1907.00235, section 4.2."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from lib.errors import require
-from lib.patterns.base import PerHead, whole
+from lib.patterns.base import PerHead
 from lib.patterns.kinds import Windowed
+from lib.registry import Positive
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogSparse(Windowed):
     """Query `i` attends `j` where `0 <= d <= window` or `d - window` is a power of two.
 
-    With `restart`, d is taken modulo `restart`: the steps start anew every so many tokens (the paper's restart attention).
+    With `restart`, d is taken modulo `restart`, so that the steps start anew (the paper's restart attention).
     `window` 0 is the paper's plain rule: the query itself and the distances 1, 2, 4, 8, …
     """
     name = "log_sparse"
     family = "literature"
     source = "arxiv.org/abs/1907.00235 (LogSparse), section 4.2: log-sparse, local and restart attention"
-    bidirectional = True
 
     window: PerHead = 4
-    restart: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.restart is None or whole(self.restart, 1), "restart", self.restart, "None or an integer of at least 1")
+    restart: Positive | None = None     # tokens
 
     def far(self, layer, length, head):
         width, period = self.widths[layer][head], self.restart or length

@@ -3,41 +3,33 @@
 Source: Beltagy et al. 2020, arXiv 2004.05150, sections 3.1 and 4.1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from lib.errors import require
-from lib.patterns.base import Knob, PerHead, whole
+from lib.patterns.base import Knob, PerHead
 from lib.patterns.kinds import Link, Windowed, edge_table, link_codes
+from lib.registry import Count, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
 class Longformer(Windowed):
-    """Query `i` attends `j` where `d = r * n` with `0 <= n <= W_l` (`|n| <= W_l` in an encoder), or `j < global_tokens`.
+    """Query `i` attends `j` where `d = r * n`, `0 <= n <= W_l` (`|n| <= W_l` in an encoder), or `j < global_tokens`.
 
-    `W_l = window + growth * l // (L-1)`. `r` is 1, but in the upper half of the layers it rises to `dilation` on the first
-    `dilated_heads` heads. The paper's window w counts both sides: w = 2 W. In an encoder global tokens also attend all.
+    `W_l = window + growth * l // (L-1)`. `r` is 1, but in the upper half of the layers it rises to `dilation` on the
+    first `dilated_heads` heads. The paper's window w counts both sides: w = 2 W. In an encoder global tokens attend
+    all.
     """
     name = "longformer"
     family = "literature"
     source = "arxiv.org/abs/2004.05150 (Longformer), sections 3.1 (pattern) and 4.1 (growing windows, dilated heads)"
-    bidirectional = True
 
     window: PerHead = 2                 # of the lowest layer
-    growth: int = 12                    # what the top layer has more
-    dilation: int = 1                   # of the top layer
-    dilated_heads: int = 2
-    global_tokens: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for parameter, least in (("growth", 0), ("dilation", 1), ("dilated_heads", 0), ("global_tokens", 0)):
-            value = getattr(self, parameter)
-            require(whole(value, least), parameter, value, f"an integer of at least {least}")
+    growth: Count = 12                  # from the lowest layer to the top one
+    dilation: Positive = 1              # of the top layer
+    dilated_heads: Count = 2
+    global_tokens: Count = 1
 
     def reach(self, layer: int, head: int) -> tuple[int, int]:
         """W and r of a layer and head."""
@@ -55,7 +47,7 @@ class Longformer(Windowed):
         return range(0, min(dilation * width, length - 1) + 1, dilation)
 
     def keys(self, layer, length):
-        # A global query attends the whole sequence: with the future in it, that is no set of distances
+        # A global query of an encoder attends the whole sequence, which is no set of distances
         if self.causal or not self.global_tokens:
             return super().keys(layer, length)
         heads = [link_codes(self._links(layer, length, head), length, causal=False) for head in range(self.heads)]
@@ -79,5 +71,6 @@ class Longformer(Windowed):
 
     @classmethod
     def examples(cls):
-        return [cls(window=1, growth=6, layers=4), cls(window=1, growth=3, dilation=3, dilated_heads=1, layers=4, heads=2),
+        return [cls(window=1, growth=6, layers=4),
+                cls(window=1, growth=3, dilation=3, dilated_heads=1, layers=4, heads=2),
                 cls(window=1, growth=3, dilation=2, layers=4, heads=2, global_tokens=2, causal=False)]

@@ -1,20 +1,20 @@
 """LongNet: dilated attention within segments, both growing, shifted by head. Source: Ding et al. 2023."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
-from lib.errors import require
-from lib.patterns.base import Knob, PerHead, per_head, whole
+from lib.patterns.base import Knob, PositivePerHead, per_head
 from lib.patterns.kinds import RowPattern
+from lib.registry import Positive
 
 
 @dataclass(frozen=True, kw_only=True)
 class LongNet(RowPattern):
-    """Branch n has segments of `w = segment * factor^n` tokens and dilation `r = factor^n`; head h is shifted by `h mod r`.
+    """Branch n has segments of `w = segment * factor^n` tokens and dilation `r = factor^n`; head h shifts by `h mod r`.
 
     Query `i` attends `j` where in some branch `i // w = j // w` and `(i mod w) mod r = (j mod w) mod r = h mod r`; and
     itself. The union of the branches: a key that two branches share counts once (the paper's weighted sum: twice).
@@ -22,21 +22,18 @@ class LongNet(RowPattern):
     name = "longnet"
     family = "literature"
     source = "arxiv.org/abs/2307.02486 (LongNet), sections 2.2 (segments, dilation, mixture) and 2.3 (heads)"
-    bidirectional = True
 
-    segment: PerHead = 8
-    factor: int = 2
-    branches: int = 3
+    segment: PositivePerHead = 8
+    factor: Annotated[int, Field(ge=2)] = 2
+    branches: Positive = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(whole(self.factor, 2), "factor", self.factor, "an integer of at least 2")
-        require(whole(self.branches, 1), "branches", self.branches, "an integer of at least 1")
         _ = self.segments
 
     @cached_property
     def segments(self) -> tuple[tuple[int, ...], ...]:
-        return per_head(self.segment, self.layers, self.heads, "segment", least=1)
+        return per_head(self.segment, self.layers, self.heads, "segment")
 
     def variant(self, layer, head):
         return self.segments[layer][head], head % self.factor ** (self.branches - 1)

@@ -1,7 +1,5 @@
 """Equal pairs: turn a comparator's parameters until it attends as many (query, key) pairs as another pattern."""
 
-from __future__ import annotations
-
 import dataclasses
 from bisect import bisect_right
 from collections.abc import Callable
@@ -12,12 +10,14 @@ from lib.patterns import build
 from lib.patterns.base import Knob, Pattern
 
 
-def match_edges(pattern: str | Pattern, like: Pattern, length: int, tolerance: float = 0.01, **parameters: Any) -> Pattern:
-    """`pattern` with as many attended pairs at `length`, summed over layers, as `like`, within `tolerance` (a fraction).
+def match_edges(pattern: str | Pattern, like: Pattern, length: int, tolerance: float = 0.01,
+                **parameters: Any) -> Pattern:
+    """`pattern` with as many pairs at `length`, summed over layers, as `like`, within `tolerance` (a fraction).
 
-    A name is built with the layers, heads and direction of `like` and with `parameters`; an instance keeps what its knobs do
-    not turn. Coarse knobs go to the last value that does not exceed the goal; the last knob fills up: one value for the
-    stack where that is close enough, else one a layer, else one a head. Raises `SuiteError` with the nearest there is.
+    A name is built with the layers, heads and direction of `like` and with `parameters`; an instance keeps what its
+    knobs do not turn. Coarse knobs go to the last value that does not exceed the goal; the last knob fills up: one
+    value for the stack where that is close enough, else one a layer, else one a head. Raises `SuiteError` with the
+    nearest there is.
     """
     if isinstance(pattern, str):
         pattern = build(pattern, layers=like.layers, heads=like.heads, causal=like.causal, **parameters)
@@ -54,7 +54,7 @@ def _last_within(pairs: Callable[[int], float], low: int, high: int, goal: float
 
 
 def _fill(pattern: Pattern, knob: Knob, goal: float, length: int, tolerance: float) -> list[Pattern]:
-    """Best candidates, ever finer: slots are the stack, its layers, its heads; `e` counts single steps spread over them."""
+    """Best candidates, ever finer: the slots are the stack, its layers, its heads; `e` steps are spread over them."""
     layers, heads = pattern.layers, pattern.heads
     slots = {"stack": [1], "layer": [1, layers], "head": [1, layers, layers * heads]}[knob.per]
     tried: list[Pattern] = []
@@ -71,7 +71,7 @@ def _fill(pattern: Pattern, knob: Knob, goal: float, length: int, tolerance: flo
 
 
 def _spread(knob: Knob, e: int, slots: int, layers: int, heads: int) -> Any:
-    """`e` steps over `slots`, as evenly as integers allow (the carries of e * slot / slots), in the shape of `PerHead`."""
+    """`e` steps over `slots`, as evenly as integers allow (carries of e * slot / slots), in the shape of `PerHead`."""
     steps = [knob.values[(slot + 1) * e // slots - slot * e // slots] for slot in range(slots)]
     if len(set(steps)) == 1:
         return steps[0]
@@ -82,5 +82,5 @@ def _close(tried: list[Pattern], goal: float, length: int, tolerance: float, why
     nearest = min(tried, key=lambda candidate: abs(candidate.pairs(length) - goal))
     if abs(nearest.pairs(length) - goal) <= tolerance * goal:
         return nearest
-    raise SuiteError(f"{nearest.name} cannot attend {goal:.0f} pairs within {tolerance:.1%} at {length} tokens ({why}): "
-                     f"the nearest is {nearest.pairs(length):.0f}, with {nearest}")
+    raise SuiteError(f"{nearest.name} cannot attend {goal:.0f} pairs within {tolerance:.1%} at {length} tokens "
+                     f"({why}): the nearest is {nearest.pairs(length):.0f}, with {nearest}")

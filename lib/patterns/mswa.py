@@ -1,7 +1,5 @@
 """MSWA: windows that widen over heads and over layers. Source: Xu et al. 2025, arXiv 2501.01039, section 3."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from lib.patterns.base import Knob, PerHead
@@ -12,18 +10,17 @@ from lib.patterns.kinds import Windowed
 class MSWA(Windowed):
     """Query `i` attends `j` where `0 <= d <= W_lh`, `W_lh = window * s_l * s_h` rounded down.
 
-    Layers from shallow to deep fall into four groups with `s_l` = 1/4, 1/2, 1, 2, and so do the heads of a layer (`s_h`):
-    from window/16 to 4 window, 0.88 window in the mean.
+    Layers from shallow to deep fall into four groups with `s_l` = 1/4, 1/2, 1, 2, and so do the heads of a layer
+    (`s_h`): windows go from window/16 to 4 window, with the mean 0.88 window.
     """
     name = "mswa"
     family = "literature"
     source = "arxiv.org/abs/2501.01039 (MSWA), section 3: head groups and layer groups at w/4, w/2, w, 2w"
-    bidirectional = True
 
     window: PerHead = 16
 
     def reach(self, layer: int, head: int) -> int:
-        doublings = 4 * layer // self.layers + 4 * head // self.heads           # group of the layer and of the head: 0 to 6
+        doublings = 4 * layer // self.layers + 4 * head // self.heads       # group of the layer and of the head: 0 to 6
         return self.widths[layer][head] * 2 ** doublings // 16
 
     def distances(self, layer, length, head):

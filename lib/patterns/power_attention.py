@@ -1,15 +1,13 @@
 """PowerAttention: a window, and the blocks at distances that are powers of two. Source: Chen et al. 2025."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from lib.errors import require
-from lib.patterns.base import Knob, PerHead, per_head, whole
+from lib.patterns.base import Knob, PerHead, per_head
 from lib.patterns.kinds import RowPattern
+from lib.registry import Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +19,12 @@ class PowerAttention(RowPattern):
     name = "power_attention"
     family = "literature"
     source = "arxiv.org/abs/2503.03588 (PowerAttention): window and power-of-two blocks, the same in every layer"
-    bidirectional = True
 
     window: PerHead = 7
-    block: int = 4
+    block: Positive = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(whole(self.block, 1), "block", self.block, "an integer of at least 1")
         _ = self.widths
 
     @cached_property

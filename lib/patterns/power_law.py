@@ -1,29 +1,28 @@
-"""Power law: a window and far keys with probability falling as `d^-(1+sigma)`. Source: power-law document, steps 1 and 2."""
+"""Power law: a window, and far keys with probability `~ d^-(1+sigma)`. Source: power-law document, steps 1 and 2."""
 
-from __future__ import annotations
-
-import math
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
-from lib.errors import one_of, require
-from lib.patterns.base import Knob, whole
-from lib.patterns.draws import (PARTS, around, bernoulli_draw, budget_draw,
-                                repeated_draw, row_budgets)
-from lib.patterns.kinds import RowPattern
+from lib.errors import require
+from lib.patterns.base import Knob
+from lib.patterns.kinds import PARTS, RowPattern, row_budgets
+from lib.registry import Count, Positive
 
-AMOUNTS = {"budget": 32, "draws": 48, "bernoulli": 1.0}        # what each mode takes when its own parameter is not given
+MODES = {"budget": ("budget", 32), "draws": ("draws", 48), "bernoulli": ("scale", 1.0)}     # parameter, and its default
 
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLaw(RowPattern):
     """Query `i` attends `j` where `0 <= d <= window`, and far keys at random distances with `q(d) ~ d^-(1+sigma)`.
 
-    `budget` mode: exactly `budget` keys, the query included (all there are, where fewer are), the far ones without
-    replacement from `window < d <= reach` (Gumbel top-k on log q); `extra` of every 1024 queries have one more. `draws`
-    mode: `draws` distances from q on `1 <= d <= reach` with replacement, repeats and near ones merged, as in the document.
-    `bernoulli` mode: each `d` with probability `min(1, scale * d^-(1+sigma))`.
+    Mode `budget`: exactly `budget` keys, the query included (or all there are), the far ones drawn without replacement
+    from `window < d <= reach` (Gumbel top-k on log q); `extra` of every 1024 queries have one more. Mode `draws`:
+    `draws` distances from q on `1 <= d <= reach` with replacement, repeats and near ones merged, as in the document.
+    Mode `bernoulli`: each `d` with probability `min(1, scale * d^-(1+sigma))`.
 
     Causal: backwards only, never wrapped; a query draws among its predecessors, and the same keys at every length.
     Bidirectional: the ring of the document, window included: `j = (i +- d) mod T`, `d <= T // 2`, signs random.
@@ -31,44 +30,35 @@ class PowerLaw(RowPattern):
     """
     name = "power_law"
     family = "power-law"
-    source = "power-law document, steps 1 and 2 (draws); budget and bernoulli: the same law at an exact or a random degree"
-    bidirectional = True
+    source = "power-law document, steps 1 and 2 (draws); budget and bernoulli: its law at an exact or a random degree"
 
-    sigma: float = 0.8
-    window: int = 8                     # the document's radius r
-    mode: str = "budget"                # budget | draws | bernoulli
-    budget: int | None = None
-    draws: int | None = None
-    scale: float | None = None
-    extra: int = 0
-    reach: int | None = None
+    sigma: Annotated[float, Field(gt=-1, allow_inf_nan=False)] = 0.8
+    window: Count = 8                   # the document's radius r
+    mode: Literal["budget", "draws", "bernoulli"] = "budget"
+    budget: Count | None = None
+    draws: Count | None = None
+    scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    extra: Count = 0
+    reach: Positive | None = None
     per_layer: bool = True
-    seed: int = 0
+    seed: Count = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of(self.mode, AMOUNTS, "mode")
-        require(_number(self.sigma) and self.sigma > -1, "sigma", self.sigma, "a finite number above -1")
-        require(whole(self.window), "window", self.window, "an integer W >= 0")
-        for parameter, mode in (("budget", "budget"), ("draws", "draws"), ("scale", "bernoulli")):
+        for mode, (parameter, _) in MODES.items():
             given = getattr(self, parameter)
             require(given is None or mode == self.mode, parameter, given, f"None, as mode is {self.mode!r}")
-        if self.mode == "budget":
-            require(whole(self.amount, self.near), "budget", self.amount, f"an integer of at least {self.near}, the window")
-        elif self.mode == "draws":
-            require(whole(self.amount), "draws", self.amount, "an integer of at least 0")
-        else:
-            require(_number(self.amount) and self.amount >= 0, "scale", self.amount, "a finite number of at least 0")
-        require(whole(self.extra) and self.extra < (PARTS if self.mode == "budget" else 1), "extra", self.extra,
+        require(self.mode != "budget" or self.amount >= self.near, "budget", self.amount,
+                f"an integer of at least {self.near}, the window")
+        require(self.extra < (PARTS if self.mode == "budget" else 1), "extra", self.extra,
                 f"0 to {PARTS - 1} in budget mode, else 0")
-        require(self.reach is None or whole(self.reach, 1), "reach", self.reach, "None or a distance of at least 1")
-        require(whole(self.seed), "seed", self.seed, "an integer of at least 0")
 
     @property
     def amount(self) -> float:
         """The parameter of this mode: `budget`, `draws` or `scale`."""
-        given = {"budget": self.budget, "draws": self.draws, "bernoulli": self.scale}[self.mode]
-        return AMOUNTS[self.mode] if given is None else given
+        parameter, default = MODES[self.mode]
+        given = getattr(self, parameter)
+        return default if given is None else given
 
     @property
     def near(self) -> int:
@@ -77,8 +67,8 @@ class PowerLaw(RowPattern):
 
     def farthest(self, length: int) -> int:
         """The largest distance that may be drawn at `length` tokens."""
-        there = length - 1 if self.causal else length // 2
-        return there if self.reach is None else min(self.reach, there)
+        largest = length - 1 if self.causal else length // 2
+        return largest if self.reach is None else min(self.reach, largest)
 
     def links(self, layer, length, head):
         rng = np.random.default_rng([self.seed, layer if self.per_layer else 0])
@@ -87,35 +77,45 @@ class PowerLaw(RowPattern):
             near, d = np.arange(self.window + 1), np.arange(1, farthest + 1)
             if self.causal:
                 near = near[:i + 1]
-            else:                               # draws may take either side of the half ring, as the document's signs do
+            else:                               # draws may take either side of the half ring, like the document's signs
                 near, d = around(near, length), around(d, length) if self.mode != "draws" else np.concatenate([d, -d])
-            yield i, (i - np.concatenate([near, self._far(rng, d, i, len(near))])) % length
+            yield i, (i - np.concatenate([near, self.far(rng, d, i, len(near))])) % length
 
-    def _far(self, rng: np.random.Generator, d: np.ndarray, i: int, near: int) -> np.ndarray:
-        """Which of the signed distances `d` query `i` draws by the law of this mode, beside `near` keys of the window."""
+    def far(self, rng: np.random.Generator, d: np.ndarray, i: int, near: int) -> np.ndarray:
+        """The signed distances among `d` that query `i` draws beside `near` keys of the window."""
+        law = abs(d) ** -(1.0 + self.sigma)
         if self.mode == "draws":
-            return repeated_draw(rng, d, self.sigma, self.amount)
-        d = d[abs(d) > self.window]
+            below = np.cumsum(law)
+            return d[np.searchsorted(below, rng.random(self.amount) * below[-1], side="right")] if len(d) else d
+        d, law = d[abs(d) > self.window], law[abs(d) > self.window]
         if self.mode == "bernoulli":
-            return bernoulli_draw(rng, d, self.sigma, self.amount)
-        return budget_draw(rng, d, self.sigma, row_budgets(self.amount, self.extra, i) - near)
+            return d[rng.random(len(d)) < self.amount * law]
+        count = row_budgets(self.amount, self.extra, i) - near
+        score = rng.gumbel(size=len(d)) - (1 + self.sigma) * np.log(abs(d))
+        return d if count >= len(d) else d[np.argpartition(-score, count)[:count]]
 
     def attends(self, i, j, layer, length, head):
-        drawn = np.zeros((length, length), bool)
-        for query, keys in self.links(layer, length, head):
-            drawn[query, keys] = True
         d = abs(i - j)
-        return ((d if self.causal else np.minimum(d, length - d)) <= self.window) | drawn[i, j]
+        near = (d if self.causal else np.minimum(d, length - d)) <= self.window
+        return near | self.drawn(i, j, layer, length, head)
 
     def layer_pairs(self, layer, length):
         if self.mode != "budget":
             return super().layer_pairs(layer, length)
         i = np.arange(length)
         if self.causal:
-            near, there = np.minimum(i, self.window) + 1, np.minimum(i, self.farthest(length)) + 1
+            near, most = np.minimum(i, self.window) + 1, np.minimum(i, self.farthest(length)) + 1
         else:
-            near, there = (np.minimum(length, 2 * d + 1) + 0 * i for d in (self.window, self.farthest(length)))
-        return float(np.maximum(near, np.minimum(row_budgets(self.amount, self.extra, i), there)).sum())
+            near, most = (np.minimum(length, 2 * d + 1) + 0 * i for d in (self.window, self.farthest(length)))
+        return float(np.maximum(near, np.minimum(row_budgets(self.amount, self.extra, i), most)).sum())
+
+    def expected_pairs(self, length):
+        """Of draws with replacement: each pair beyond the window is drawn with probability `1 - (1 - q(d))^draws`."""
+        if self.mode != "draws" or not self.causal:
+            return self.pairs(length)
+        near = float(np.minimum(self.window + 1, np.arange(length) + 1).sum())
+        missed = log_misses(self.sigma, self.window, length, self.reach)
+        return self.layers * (near + float(-np.expm1(self.amount * missed).sum()))
 
     def knobs(self, length):
         if self.mode != "budget":
@@ -129,5 +129,17 @@ class PowerLaw(RowPattern):
                 cls(window=2, budget=9, causal=False), cls(mode="draws", draws=12, window=1, causal=False)]
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def around(d: np.ndarray, length: int) -> np.ndarray:
+    """Distances `d` both ways round a ring of `length`, each key once (0 and half the ring have no second side)."""
+    d = d[2 * d <= length]
+    return np.concatenate([d, -d[(d > 0) & (2 * d < length)]])
+
+
+@lru_cache(maxsize=16)
+def log_misses(sigma: float, window: int, length: int, reach: int | None) -> np.ndarray:
+    """`log(1 - q(d))` of every causal pair beyond the window, float64, where q is the law on a query's predecessors."""
+    weight = np.arange(1, min(length - 1, reach or length) + 1) ** -(1.0 + sigma)
+    total = np.cumsum(weight)
+    with np.errstate(divide="ignore"):                       # log(0): a distance that is certainly drawn
+        rows = [np.log1p(-weight[window:i] / total[min(i, len(total)) - 1]) for i in range(window + 1, length)]
+    return np.concatenate(rows) if rows else np.zeros(0)

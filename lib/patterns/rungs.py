@@ -1,31 +1,29 @@
-"""Bases of rungs, and the schedules that scale them, in integers and fractions. Source: Fibonacci document, section 3."""
-
-from __future__ import annotations
+"""Bases of rungs and the schedules that scale them, in exact arithmetic. Source: Fibonacci document, section 3."""
 
 import math
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 
 from lib.errors import SuiteError
 
-BASES = ("fibonacci", "matched_pow2", "pow2")
-SCHEDULES = ("coprime", "descending", "fixed", "linear", "permuted")
+Base = Literal["fibonacci", "matched_pow2", "pow2"]
+Schedule = Literal["coprime", "descending", "fixed", "linear", "permuted"]
 
 
 def fibonacci(count: int) -> tuple[int, ...]:
-    """1, 2, 3, 5, 8, … (`count` of them; 15 reach 987)."""
-    a, b, out = 1, 2, []
-    for _ in range(count):
-        out.append(a)
-        a, b = b, a + b
-    return tuple(out)
+    """The `count` numbers 1, 2, 3, 5, 8, …; 15 of them reach 987."""
+    numbers = [1, 2]
+    while len(numbers) < count:
+        numbers.append(numbers[-2] + numbers[-1])
+    return tuple(numbers[:count])
 
 
 def matched_pow2(count: int) -> tuple[int, ...]:
-    """Geometric base with as many rungs as `fibonacci(count)` and the same reach F: the integers nearest `F^(n/(count-1))`.
+    """Geometric base with as many rungs as `fibonacci(count)` and its reach F: integers nearest `F^(n/(count-1))`.
 
-    `m` is nearest to `x` where `m = (floor(2x) + 1) // 2`; `floor(2x)` is an integer root, so nothing is rounded in floats.
+    `m` is nearest to `x` where `m = (floor(2x) + 1) // 2`; `floor(2x)` is an integer root: no float rounds anything.
     """
     reach, order = fibonacci(count)[-1], max(1, count - 1)
     return tuple((_root(2 ** order * reach ** n, order) + 1) // 2 for n in range(count))
@@ -41,7 +39,7 @@ def _root(value: int, order: int) -> int:
 
 
 def base_rungs(base: str, count: int, length: int) -> tuple[int, ...]:
-    """Rungs of a base at `length` tokens. `pow2`, the paper's control, has as many as fit (1, 2, 4, … <= length - 1)."""
+    """Rungs of a base at `length` tokens. `pow2`, the paper's control, has as many as fit: 1, 2, 4, … <= length - 1."""
     if base == "fibonacci":
         return fibonacci(count)
     return matched_pow2(count) if base == "matched_pow2" else tuple(1 << n for n in range((length - 1).bit_length()))

@@ -1,43 +1,33 @@
 """Scaled base: a window and the rungs `alpha * f` of a base, alpha by layer. Source: Fibonacci document, section 3."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lib.errors import one_of, require
-from lib.patterns.base import whole
 from lib.patterns.kinds import Windowed
-from lib.patterns.rungs import BASES, SCHEDULES, base_rungs, schedule_alphas
+from lib.patterns.rungs import Base, Schedule, base_rungs, schedule_alphas
+from lib.registry import Count, Positive
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledBase(Windowed):
-    """Query `i` attends `j` where `0 <= d <= window`, or `d > window` is `alpha_l * f` of a rung f, rounded half to even.
+    """Query `i` attends `j` where `0 <= d <= window`, or `d > window` is `alpha_l * f`, rounded half to even, f a rung.
 
     `rungs` counts the rungs of `fibonacci` and `matched_pow2`; `pow2` has as many as fit the length. `trained_length`
-    freezes the far distances as they are at that length (at most `trained_length - 1`), so that a longer text adds none.
-    `seed` is that of the `permuted` schedule.
+    freezes the far distances as they are at that length (at most `trained_length - 1`), so that a longer text adds
+    none. `seed` serves the `permuted` schedule.
     """
     name = "scaled_base"
     family = "scaled-base"
-    source = "Fibonacci document (arxiv.org/abs/2606.28560), section 3; descending, permuted, matched_pow2: our controls"
-    bidirectional = True
+    source = "Fibonacci document (arxiv.org/abs/2606.28560), section 3; descending, permuted, matched_pow2: our own"
 
-    base: str = "fibonacci"
-    schedule: str = "fixed"
-    rungs: int = 15
-    trained_length: int | None = None
-    seed: int = 0
+    base: Base = "fibonacci"
+    schedule: Schedule = "fixed"
+    rungs: Positive = 15
+    trained_length: Positive | None = None      # tokens
+    seed: Count = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of(self.base, BASES, "base")
-        one_of(self.schedule, SCHEDULES, "schedule")
-        require(whole(self.rungs, 1), "rungs", self.rungs, "an integer of at least 1")
-        require(self.trained_length is None or whole(self.trained_length, 1), "trained_length", self.trained_length,
-                "None or an integer of at least 1 (tokens)")
-        require(whole(self.seed), "seed", self.seed, "an integer of at least 0")
         _ = self.alphas
 
     @property
@@ -49,7 +39,7 @@ class ScaledBase(Windowed):
 
     def far(self, layer, length, head):
         frozen, alpha = self._frozen(length), self.alphas[layer]
-        scaled = (round(alpha * f) for f in base_rungs(self.base, self.rungs, frozen))      # Fraction: exact, half to even
+        scaled = (round(alpha * f) for f in base_rungs(self.base, self.rungs, frozen))      # a Fraction: half to even
         return [d for d in scaled if self.widths[layer][head] < d <= frozen - 1]
 
     def attends(self, i, j, layer, length, head):

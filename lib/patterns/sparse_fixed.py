@@ -1,6 +1,4 @@
-"""Sparse Transformer, fixed: the own block, and the last c places of every block. Source: Child et al. 2019, section 4.3."""
-
-from __future__ import annotations
+"""Sparse Transformer, fixed: a query's block, and the last c places of each. Source: Child et al. 2019, section 4.3."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,10 +6,11 @@ from math import isqrt
 
 import numpy as np
 
-from lib.errors import one_of, require
-from lib.patterns.base import Knob, PerHead, per_head, whole
+from lib.errors import require
+from lib.patterns.base import Knob, PositivePerHead, per_head
 from lib.patterns.kinds import RowPattern
-from lib.patterns.sparse_strided import ARRANGEMENTS, factors, split
+from lib.patterns.sparse_strided import Arrangement, factors, split
+from lib.registry import Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,21 +22,18 @@ class SparseFixed(RowPattern):
     name = "sparse_fixed"
     family = "literature"
     source = "arxiv.org/abs/1904.10509 (Sparse Transformer), sections 4.3 (fixed) and 5.1 (arrange)"
-    bidirectional = True
 
-    block: int = 16                     # the paper's stride l
-    summary: PerHead = 1                # the paper's c: places that summarise a block
-    arrange: str = "merged"             # merged | layers | heads
+    block: Positive = 16                # the paper's stride l
+    summary: PositivePerHead = 1        # the paper's c: places that summarise a block
+    arrange: Arrangement = "merged"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(whole(self.block, 1), "block", self.block, "an integer of at least 1")
-        one_of(self.arrange, ARRANGEMENTS, "arrange")
         require(max(map(max, self.summaries)) <= self.block, "summary", self.summary, f"1 to block = {self.block}")
 
     @cached_property
     def summaries(self) -> tuple[tuple[int, ...], ...]:
-        return per_head(self.summary, self.layers, self.heads, "summary", least=1)
+        return per_head(self.summary, self.layers, self.heads, "summary")
 
     def variant(self, layer, head):
         return factors(self.arrange, layer, head), self.summaries[layer][head]
@@ -58,7 +54,7 @@ class SparseFixed(RowPattern):
 
     def knobs(self, length):
         most = max(map(max, self.summaries))
-        # A longer block has fewer summaries but more keys of its own: pairs grow from about the square root of the length
+        # A longer block has fewer summaries but more keys of its own: pairs grow from about the root of the length on
         cheapest = max(most, isqrt(length))
         blocks = Knob("block", range(cheapest, max(cheapest, length) + 1))
         summaries = Knob("summary", range(most, self.block + 1), "head")

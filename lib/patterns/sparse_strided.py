@@ -1,20 +1,19 @@
 """Sparse Transformer, strided: the last l keys, and every l-th. Source: Child et al. 2019, section 4.3."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
+from typing import Literal
 
-from lib.errors import one_of, require
-from lib.patterns.base import Knob, Pattern, PerHead, per_head, whole
+from lib.patterns.base import Knob, Pattern, PerHead, per_head
 from lib.patterns.kinds import Windowed
+from lib.registry import Positive
 
-ARRANGEMENTS = ("merged", "layers", "heads")
+Arrangement = Literal["merged", "layers", "heads"]
 
 
 def factors(arrange: str, layer: int, head: int) -> tuple[bool, bool]:
-    """Which of the two factors (near, far) a head has: both when merged, else in turn by layer or by head (section 5.1)."""
+    """Whether a head has the near and the far factor: both when merged, else in turn by layer or head (section 5.1)."""
     if arrange == "merged":
         return True, True
     turn = (layer if arrange == "layers" else head) % 2
@@ -22,7 +21,7 @@ def factors(arrange: str, layer: int, head: int) -> tuple[bool, bool]:
 
 
 def split(pattern: Pattern) -> tuple[str, ...]:
-    """Arrangements that `match_edges` may take: where merged heads have too many pairs, the factors are dealt out."""
+    """Arrangements that `match_edges` may choose: where merged heads have too many pairs, the factors are dealt out."""
     if pattern.arrange != "merged" or pattern.heads == pattern.layers == 1:
         return (pattern.arrange,)
     return ("heads" if pattern.heads > 1 else "layers", "merged")
@@ -38,16 +37,10 @@ class SparseStrided(Windowed):
     name = "sparse_strided"
     family = "literature"
     source = "arxiv.org/abs/1904.10509 (Sparse Transformer), sections 4.3 (strided) and 5.1 (arrange)"
-    bidirectional = True
 
-    stride: int = 16
+    stride: Positive = 16
     window: PerHead | None = None
-    arrange: str = "merged"             # merged | layers | heads
-
-    def __post_init__(self) -> None:
-        require(whole(self.stride, 1), "stride", self.stride, "an integer of at least 1")
-        one_of(self.arrange, ARRANGEMENTS, "arrange")
-        super().__post_init__()
+    arrange: Arrangement = "merged"
 
     @cached_property
     def widths(self):
@@ -68,7 +61,7 @@ class SparseStrided(Windowed):
         arrangements = Knob("arrange", split(self))
         if self.window is not None:
             return arrangements, Knob("stride", range(length, 0, -1)), windows
-        # A longer stride has fewer far keys but a wider window: pairs grow from about the square root of half the length
+        # A longer stride has fewer far keys but a wider window: pairs grow from about the root of half the length on
         cheapest = max(1, isqrt(length // 2))
         return arrangements, Knob("stride", range(cheapest, length + 1)), windows
 

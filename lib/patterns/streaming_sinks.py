@@ -1,12 +1,10 @@
 """StreamingLLM: a window, and the first tokens as attention sinks. Source: Xiao et al. 2023, section 3.2."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from lib.errors import require
-from lib.patterns.base import PerHead, whole
+from lib.patterns.base import PerHead
 from lib.patterns.kinds import Windowed
+from lib.registry import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,13 +13,10 @@ class StreamingSinks(Windowed):
     name = "streaming_sinks"
     family = "literature"
     source = "arxiv.org/abs/2309.17453 (StreamingLLM), section 3.2"
+    bidirectional = False
 
     window: PerHead = 12
-    sinks: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(whole(self.sinks), "sinks", self.sinks, "an integer of at least 0")
+    sinks: Count = 4
 
     @property
     def leads(self):

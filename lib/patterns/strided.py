@@ -1,28 +1,21 @@
-"""Fixed stride: every s-th key, `d mod s = 0`, and a window. Source: Christoffel document ("fixed strided attention")."""
-
-from __future__ import annotations
+"""Fixed stride: every s-th key, `d mod s = 0`, and a window. Source: Christoffel document (fixed strided attention)."""
 
 from dataclasses import dataclass
 
-from lib.errors import require
-from lib.patterns.base import Knob, PerHead, whole
+from lib.patterns.base import Knob, PerHead
 from lib.patterns.kinds import Windowed
+from lib.registry import Positive
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strided(Windowed):
-    """Query `i` attends `j` where `0 <= d <= window`, or `d >= 0` and `d mod stride = 0`; bidirectional: `d = |i - j|`."""
+    """Query `i` attends `j` where `0 <= d <= window`, or `d >= 0` and `d mod stride = 0` (encoder: `d = |i - j|`)."""
     name = "strided"
     family = "comparator"
-    source = "Christoffel document, comparator; arxiv.org/abs/1904.10509 (Sparse Transformer), section 4.3, second factor"
-    bidirectional = True
+    source = "Christoffel document, comparator; arxiv.org/abs/1904.10509 (Sparse Transformer), section 4.3, far factor"
 
-    stride: int = 8
+    stride: Positive = 8                # 1 is dense
     window: PerHead = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(whole(self.stride, 1), "stride", self.stride, "an integer of at least 1 (1 is dense)")
 
     def far(self, layer, length, head):
         return range(0, length, self.stride)

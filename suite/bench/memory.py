@@ -45,7 +45,7 @@ def measured(setting: Setting, case: Case) -> float | None:
     import psutil
     import torch
 
-    from lib.memory import PeakMemory
+    from lib.resources import PeakMemory
     from suite.bench.cases import call_of, forget
     name, T, pass_ = case
     call_of(name, setting, min(SMALL, T), pass_)()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from lib.errors import SuiteError, one_of
-from lib.registry import construct, discover
+from lib.errors import SuiteError
+from lib.registry import Registry
 from suite.evals.base import EvalResult, Evaluator, Metric
 
 if TYPE_CHECKING:
@@ -18,18 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["EvalResult", "Evaluator", "Metric", "build", "evaluate", "names"]
 
 
-def _all() -> dict[str, type[Evaluator]]:
-    return discover(__name__, __path__, Evaluator)
-
-
-def names() -> list[str]:
-    return sorted(_all())
+_evaluations = Registry(__name__, Evaluator, "evaluation")
+names = _evaluations.names
 
 
 def build(name: str, **parameters: Any) -> Evaluator:
     """The evaluation `name`, its parameters checked: a plan calls it before anything is trained."""
-    known = _all()
-    return construct(known[one_of(name, known, "evaluation")], f"evaluation {name}", parameters)
+    return _evaluations.build(name, parameters)
 
 
 def evaluate(evaluation: Evaluation, model: torch.nn.Module, run: RunConfig, corpus: Corpus | None = None,

@@ -9,10 +9,10 @@ import numpy as np
 from lib.config import RunConfig
 from lib.data import domains_of, heldout_windows
 from lib.errors import one_of, require
+from lib.fused.ops import IGNORED
 from lib.patterns import Pattern, build
 from suite.evals.base import EvalResult, Evaluator, Metric
 from suite.evals.scoring import need, position_bins, running, token_nll
-from suite.tasks.base import IGNORED
 
 ROPES = ("vanilla", "interpolation", "ntk", "yarn")
 

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from lib.config import RunConfig
 from lib.data import Corpus
 from lib.errors import SuiteError
+from lib.fused.ops import IGNORED
 from lib.model import Transformer
-from suite.tasks.base import IGNORED
 
 TOKENS = {"cpu": 2 ** 12, "cuda": 2 ** 16}       # most tokens of one forward pass by device, one window at least
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from lib.config import Evaluation, PatternSpec
 from lib.errors import require
-from lib.patterns.expected_pairs import pairs_of_draws
+from lib.patterns.power_law import PowerLaw
 from suite.experiments import base
 from suite.experiments.common import Recipe, dense_jobs, ordered
 
@@ -53,10 +53,13 @@ def draws_for(sigma: float, budget: int, radius: int, length: int) -> int:
     """The number of draws whose expected pairs, repeats merged and the window included, are nearest those of the budget."""
     wanted = float(np.minimum(budget, np.arange(length) + 1).sum())
     require(budget >= radius + 1, "budgets", budget, f"at least the window's {radius + 1} keys")
+
+    def pairs(m: int) -> float:
+        return PowerLaw(mode="draws", sigma=sigma, draws=m, window=radius).expected_pairs(length)
     low, high = 0, 1
-    while pairs_of_draws(sigma, high, radius, length) < wanted:
+    while pairs(high) < wanted:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if pairs_of_draws(sigma, middle, radius, length) < wanted else (low, middle)
-    return min((low, high), key=lambda m: abs(pairs_of_draws(sigma, m, radius, length) - wanted))
+        low, high = (middle, high) if pairs(middle) < wanted else (low, middle)
+    return min((low, high), key=lambda m: abs(pairs(m) - wanted)))

@@ -12,7 +12,6 @@ from typing import Any
 from lib.config import Evaluation, ModelConfig, PatternSpec, RunConfig
 from lib.errors import SuiteError
 from lib.patterns import build
-from lib.patterns.expected_pairs import expected_pairs
 
 STATE_BYTES = 16            # a parameter: weight, gradient and AdamW's two moments, in float32
 LOGITS = 2 ** 27            # logits of a slice of tokens on a GPU (`lib.fused.ops.cross_entropy`)
@@ -47,7 +46,7 @@ def attention_training_flops(run: RunConfig, pairs: float, tokens: float | None 
 @lru_cache(maxsize=None)
 def attended_pairs(spec: PatternSpec, layers: int, heads: int, length: int) -> float:
     """Expected attended pairs of a window, summed over layers; a plan asks for those of one pattern again and again."""
-    return expected_pairs(build(spec.name, layers=layers, heads=heads, **dict(spec.parameters)), length)
+    return build(spec.name, layers=layers, heads=heads, **dict(spec.parameters)).expected_pairs(length)
 
 
 def pairs_of(run: RunConfig) -> float:

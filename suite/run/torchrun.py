@@ -28,9 +28,9 @@ import torch.distributed as dist
 from lib import paths
 from lib.config import RunConfig
 from lib.errors import SuiteError
-from lib.ranks import Ranks
+from lib.step import Ranks
 from lib.text import duration
-from lib.train_run import load_run
+from lib.training import load_run
 from suite.experiments.base import merged
 from suite.plan.outlook import notebooks, planned
 from suite.run.database import Database

@@ -81,7 +81,7 @@ def verify(row: sqlite3.Row, database: Database) -> Iterator[Verified]:
 def weights(run: RunConfig, row: sqlite3.Row, database: Database) -> Transformer:
     import torch
 
-    from lib.train_run import load_run
+    from lib.training import load_run
     torch.set_num_threads(row["threads"])              # sums are split by thread
     folder = paths.run_folder(database.profile, row["run"])
     finished = load_run(run, folder, device())

@@ -8,7 +8,6 @@ of the input means that the engine is gone: the worker then ends at once; the la
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import queue
@@ -25,7 +24,6 @@ from typing import Any
 from lib import paths
 from lib.config import Evaluation, RunConfig, freeze
 from lib.errors import SuiteError
-from lib.patterns import pattern_class
 from suite.run.database import Database, Facts, claim, now, packed
 from suite.settings.fingerprints import evaluation_fingerprint, run_fingerprint
 from suite.settings.machine import machine, versions
@@ -113,9 +111,9 @@ class Worker:
 
     def train(self, run: RunConfig, corpus: Any, folder: Path, progress: Callable[[dict], None], **more: Any) -> Any:
         """The result of the training, with the model; a run whose result is in `folder` is loaded at once."""
+        from lib.training import train_run
         from suite.tasks import make_source
-        trainer = importlib.import_module(pattern_class(run.pattern.name).trainer)
-        return trainer.train_run(run, make_source(run.data, corpus), corpus, folder, progress, self.device, **more)
+        return train_run(run, make_source(run.data, corpus), corpus, folder, progress, self.device, **more)
 
     def evaluate(self, evaluation: Evaluation, model: Any, run: RunConfig, corpus: Any) -> Any:
         from suite.evals import evaluate

@@ -1,14 +1,15 @@
 """Which code determines a result: the part of a run's fingerprint that is neither configuration nor data.
 
-A run depends on exactly the files that its training imports, its own pattern's and its own task's; an evaluation on
-those of the evaluation. Comments and docstrings do not count, so that explaining the code better trains nothing again;
-nor do the names and places of modules, so that moving code trains nothing again either.
+A run depends on the modules that its training imports, its own pattern's and its own task's; an evaluation depends on those
+of the evaluation. A module's digest covers its code and, instead of the names and places of the modules that it imports,
+their digests. So neither a comment, a docstring nor a move of a module trains anything again; any other line does.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,113 +17,85 @@ from typing import TYPE_CHECKING, Any
 from lib import paths
 from lib.config import Evaluation, RunConfig, fingerprint
 from lib.errors import SuiteError
-from lib.patterns import pattern_class
 
 if TYPE_CHECKING:
     from lib.data import Corpus
 
-# Imported by the training, but no part of what it computes: where files lie, how errors read, what is kept, what fits into
-# memory, what a compiler makes quicker.
-NEUTRAL = frozenset({"lib.errors", "lib.paths", "lib.checkpoint", "lib.config", "lib.registry",
-                     "lib.memory", "lib.clock", "lib.fit", "lib.compiled"})
+# Imported by the training, but no part of its numbers: messages, paths, writing files, checking parameters.
+NEUTRAL = frozenset({"lib.errors", "lib.paths", "lib.files", "lib.registry"})
 PACKAGES = ("lib", "data_prep", "suite")
-TRAINING = ("lib.train_run", "lib.training", "lib.model", "lib.data", "suite.tasks")
+TRAINING = ("lib.training", "suite.tasks")
+NAME = re.compile(r"""^    name(?:: .*)? = ["'](.+)["']$""", re.MULTILINE)
+
+Imports = tuple[tuple[str, str], ...]
 
 
 def file_of(module: str) -> Path | None:
     """The file of a module of this repository, None for any other module."""
     base = paths.ROOT.joinpath(*module.split("."))
-    for path in (base.with_suffix(".py"), base / "__init__.py"):
-        if path.is_file() and module.split(".")[0] in PACKAGES:
-            return path
-    return None
+    files = (base.with_suffix(".py"), base / "__init__.py") if module.split(".")[0] in PACKAGES else ()
+    return next((path for path in files if path.is_file()), None)
 
 
-def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(paths.ROOT).with_suffix("").parts).removesuffix(".__init__")
+class Bare(ast.NodeTransformer):
+    """Takes docstrings, imports for type checkers and imports of the suite out of a tree; collects the latter."""
 
+    def __init__(self) -> None:
+        self.imports: set[tuple[str, str]] = set()          # module, and the name that is taken from it
 
-def without_docstrings(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-                node.body = node.body[1:]
-    return tree
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        return None if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
 
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        return None if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str) else node
 
-@lru_cache(maxsize=None)
-def parsed(path: Path) -> tuple[str, tuple[str, ...]]:
-    """A file's code without comments, docstrings and places of modules, and the suite's modules that it imports when it
-    runs."""
-    tree = without_docstrings(ast.parse(path.read_text(encoding="utf-8"), filename=str(path)))
-    imported = {module for node in running(tree) for module in imports(node)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and imports(node):
-            node.module = PACKAGES[0]
-    return ast.unparse(tree), tuple(sorted(imported - NEUTRAL))
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        if (node.module or "").split(".")[0] not in PACKAGES:
+            return node
+        self.imports |= {(node.module, alias.name) for alias in node.names}
+        return None
 
-
-def running(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those under `if TYPE_CHECKING:`, which never run."""
-    for child in ast.iter_child_nodes(tree):
-        if not (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
-            yield child
-            yield from running(child)
-
-
-def imports(node: ast.AST) -> set[str]:
-    """The suite's modules that an import statement names."""
-    if isinstance(node, ast.Import):
-        names = {alias.name for alias in node.names}
-    elif isinstance(node, ast.ImportFrom):
-        names = {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    else:
-        return set()
-    return {name for name in names if file_of(name)}
-
-
-def closure(modules: Iterable[str]) -> list[str]:
-    """The modules and all of the suite that they import, sorted."""
-    todo, found = list(modules), set()
-    while todo:
-        module = todo.pop()
-        path = file_of(module)
-        if module not in found and path is not None:
-            found.add(module)
-            todo.extend(parsed(path)[1])
-    return sorted(found)
+    def visit_Import(self, node: ast.Import) -> ast.AST | None:
+        ours = {(alias.name, "") for alias in node.names if alias.name.split(".")[0] in PACKAGES}
+        self.imports |= ours
+        return None if ours else node
 
 
 @lru_cache(maxsize=None)
+def bare(text: str) -> tuple[str, Imports]:
+    """The code of a file without comments, docstrings and imports of the suite, and these imports."""
+    transformer = Bare()
+    code = ast.unparse(transformer.visit(ast.parse(text)))
+    return code, tuple(sorted(transformer.imports))
+
+
+@lru_cache(maxsize=None)
+def digest(module: str) -> str:
+    """Hash of the code of a module and of everything of the suite that it imports, wherever that lies."""
+    path = file_of(module)
+    assert path is not None, f"{module} is no module of this repository"
+    code, imports = bare(path.read_text(encoding="utf-8"))
+    taken = []
+    for source, name in imports:
+        source = f"{source}.{name}" if file_of(f"{source}.{name}") else source
+        taken.append((name, "" if source in NEUTRAL else digest(source)))
+    return fingerprint(code, sorted(taken))
+
+
 def code_fingerprint(modules: tuple[str, ...]) -> str:
-    """Hash of the code of these modules and of everything of the suite that they import, wherever it lies."""
-    contents = {parsed(path)[0] for path in map(file_of, closure(modules)) if path is not None}
-    return fingerprint(*sorted(contents))
-
-
-def defined_in(package: str) -> dict[str, str]:
-    """Module by the `name = "..."` (or `name: ClassVar[str] = "..."`) of the classes that a package's files define."""
-    folder = paths.ROOT.joinpath(*package.split("."))
-    return {name: module_of(path) for path in sorted(folder.glob("*.py")) for name in names_in(path)}
-
-
-@lru_cache(maxsize=None)
-def names_in(path: Path) -> tuple[str, ...]:
-    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    return tuple(name for cls in classes for statement in cls.body if (name := declared_name(statement)))
-
-
-def declared_name(statement: ast.stmt) -> str | None:
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
-    value = getattr(statement, "value", None)
-    named = isinstance(target, ast.Name) and target.id == "name"
-    return value.value if named and isinstance(value, ast.Constant) and isinstance(value.value, str) else None
+    """Hash of the code of these modules and of everything of the suite that they import."""
+    return fingerprint(*sorted(map(digest, modules)))
 
 
 def package_modules(package: str) -> tuple[str, ...]:
-    return tuple(module_of(path) for path in sorted(paths.ROOT.joinpath(*package.split(".")).glob("*.py")))
+    folder = paths.ROOT.joinpath(*package.split("."))
+    return tuple(sorted(f"{package}.{path.stem}".removesuffix(".__init__") for path in folder.glob("*.py")))
+
+
+def defined_in(package: str) -> dict[str, str]:
+    """Module by the `name = "..."` of the classes in a package's files; nothing is imported for it."""
+    texts = {module: file_of(module).read_text(encoding="utf-8") for module in package_modules(package)}
+    return {name: module for module, text in texts.items() for name in NAME.findall(text)}
 
 
 def strings(value: Any) -> Iterator[str]:
@@ -134,7 +107,7 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def training_modules(run: RunConfig) -> tuple[str, ...]:
-    """What the weights of `run` depend on: the training, every attention path, its pattern, its task."""
+    """The modules that the weights of `run` depend on, with all that they import."""
     return modules_of(run.pattern.name, run.data.source)
 
 
@@ -143,19 +116,17 @@ def modules_of(pattern: str, source: str) -> tuple[str, ...]:
     patterns, tasks = defined_in("lib.patterns"), defined_in("suite.tasks")
     if pattern not in patterns:
         raise SuiteError(f"pattern {pattern!r}: no file of lib/patterns defines it")
-    own = {patterns[pattern]} | ({tasks[source]} if source in tasks else set())
-    return tuple(sorted({*TRAINING, *package_modules("lib.attention"), pattern_class(pattern).trainer, *own}))
+    return tuple(sorted({*TRAINING, patterns[pattern], *([tasks[source]] if source in tasks else [])}))
 
 
 def evaluation_modules(evaluation: Evaluation) -> tuple[str, ...]:
-    """What an evaluation depends on beyond its run: its own file, and patterns, tasks and parts that its parameters name."""
-    folders = [path.parent for path in (paths.ROOT / "suite" / "evals").glob("*/__init__.py")]
-    packages = ["lib.patterns", "suite.tasks", *(module_of(folder / "__init__.py") for folder in folders)]
-    named = {known[text] for known in map(defined_in, packages) for text in strings(evaluation.parameters) if text in known}
+    """The modules of an evaluation beyond its run: its own, and patterns and tasks that its parameters name."""
     evals = defined_in("suite.evals")
     if evaluation.name not in evals:
         raise SuiteError(f"evaluation {evaluation.name!r}: no file of suite/evals defines it")
-    return tuple(sorted({evals[evaluation.name]} | named))
+    known = defined_in("lib.patterns") | defined_in("suite.tasks")
+    named = {known[text] for text in strings(evaluation.parameters) if text in known}
+    return tuple(sorted({"suite.evals", evals[evaluation.name], *named}))
 
 
 def data_fingerprint(run: RunConfig, corpus: Corpus | None) -> str:

@@ -7,33 +7,25 @@ from typing import Any
 from lib.config import DataConfig
 from lib.data import Corpus, Source, text_source
 from lib.errors import SuiteError, one_of
-from lib.registry import construct, discover
+from lib.registry import Registry
 from suite.tasks.base import Task
 
-__all__ = ["Task", "make_source", "names", "task", "task_class"]
+__all__ = ["Task", "make_source", "names", "task"]
 
-
-def _all() -> dict[str, type[Task]]:
-    return discover(__name__, __path__, Task)
-
-
-def names() -> list[str]:
-    return sorted(_all())
-
-
-def task_class(name: str) -> type[Task]:
-    known = _all()
-    return known[one_of(name, known, "task")]
+_tasks = Registry(__name__, Task, "task")
+names = _tasks.names
 
 
 def task(name: str, **parameters: Any) -> Task:
-    """The task `name`; an unknown name or parameter and a value of the wrong type are errors."""
-    return construct(task_class(name), f"task {name}", parameters)
+    """The task `name`; unknown names and parameters and wrong values are a `SuiteError`."""
+    return _tasks.build(name, parameters)
 
 
 def make_source(data: DataConfig, corpus: Corpus | None) -> Source:
-    """The source that a run's configuration names: `text` (parameter `mixture`: pairs of domain and weight, or `domains`:
-    some of the corpus, alike) or a task."""
+    """The source of training batches that a run's configuration names: `text` or a task.
+
+    Parameters of `text`: `mixture`, pairs of domain and weight, or `domains`, some of the corpus with equal weights.
+    """
     parameters = dict(data.parameters)
     if data.source != "text":
         return task(data.source, **parameters)

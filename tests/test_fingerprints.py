@@ -1,0 +1,169 @@
+"""Fingerprints of runs and evaluations: what they depend on, taken from the modules that a process really loads."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from lib import paths
+from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
+from lib.errors import SuiteError
+from suite.settings import fingerprints
+
+CACHED = (fingerprints.digest, fingerprints.modules_of, fingerprints.evaluation_fingerprint)
+EVALUATIONS = fingerprints.defined_in("suite.evals")
+PERPLEXITY = Evaluation.of("perplexity", tokens=64, pattern=("strided", (("stride", 2),)))
+LOADED = """
+import contextlib, importlib, json, pkgutil, sys
+from lib import attention, fused
+def loaded(modules):
+    for name in [name for name in sys.modules if name.split(".")[0] in ("lib", "suite", "data_prep")]:
+        del sys.modules[name]
+    for name in modules:
+        with contextlib.suppress(ImportError):              # of a GPU's kernels, where triton is not installed
+            importlib.import_module(name)
+    return [name for name in sys.modules if name.split(".")[0] in ("lib", "suite", "data_prep")]
+backends = [part.name for package in (attention, fused)
+            for part in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+training = ["lib.training", "suite.tasks", *backends]       # a backend is loaded when it is first needed
+print(json.dumps([loaded(modules) for modules in (training, *json.loads(sys.argv[1]))]))
+"""
+
+
+def run(seed: int = 0, **changes) -> RunConfig:
+    model = ModelConfig(vocab=16, d_model=8, layers=2, heads=2, kv_heads=1, head_dim=4, hidden=8)
+    return RunConfig(**{"pattern": PatternSpec.of("local", window=3), "model": model, "data": DataConfig.of("copying"),
+                        "train": TrainConfig(steps=2, warmup=0, seed=seed), **changes})
+
+
+def keys() -> dict[str, str]:
+    """Fingerprints of runs and evaluations by the code that is below `paths.ROOT` now."""
+    for cached in CACHED:
+        cached.cache_clear()
+    runs = {"local": run(), "dense": run(pattern=PatternSpec("dense")), "lego": run(data=DataConfig("lego"))}
+    evaluations = {name: Evaluation(name) for name in EVALUATIONS} | {"perplexity": PERPLEXITY}
+    return ({name: fingerprints.run_fingerprint(config, None) for name, config in runs.items()}
+            | {name: fingerprints.evaluation_fingerprint(evaluation) for name, evaluation in evaluations.items()})
+
+
+@pytest.fixture(scope="module")
+def loads() -> dict[str, set[str]]:
+    """For each key, the modules that its numbers may depend on: what a fresh process loads, but neutral and empty ones."""
+    asked = {key: [f"lib.patterns.{pattern}", f"suite.tasks.{task}"] for key, pattern, task in
+             (("local", "local", "copying"), ("dense", "dense", "copying"), ("lego", "local", "lego"))}
+    asked |= {name: [module, "suite.evals"] for name, module in EVALUATIONS.items()}
+    asked["perplexity"].append("lib.patterns.strided")
+    done = subprocess.run([sys.executable, "-c", LOADED, json.dumps(list(asked.values()))], capture_output=True,
+                          text=True, cwd=paths.ROOT, check=True)
+    training, *others = json.loads(done.stdout)
+    found = {key: {*names, *(() if key in EVALUATIONS else training)} for key, names in zip(asked, others, strict=True)}
+    return {key: {name for name in names - fingerprints.NEUTRAL
+                  if fingerprints.bare(fingerprints.file_of(name).read_text())[0]} for key, names in found.items()}
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A copy of the packages, whose files may be changed."""
+    for package in fingerprints.PACKAGES:
+        shutil.copytree(paths.ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__", "*.csv"))
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    yield tmp_path
+    for cached in CACHED:
+        cached.cache_clear()
+
+
+def test_when_one_line_of_any_module_changes_then_so_does_every_fingerprint_that_loads_it(loads, tree):
+    before, modules = keys(), set().union(*loads.values())
+    assert {"lib.step", "lib.resources", "lib.rope", "lib.fused.kernels", "lib.attention.cpu.ops", "suite.tasks.base",
+            "suite.evals.scoring", "suite.evals.zero_shot.items", "data_prep.tokenizer"} <= modules
+    for module in sorted(modules):
+        path = fingerprints.file_of(module)
+        text = path.read_text()
+        path.write_text(text + "\nSTEP = 3\n")
+        differ = {name for name, key in keys().items() if key != before[name]}
+        path.write_text(text)
+        wanted = {name for name, needs in loads.items() if module in needs}
+        assert wanted <= differ, f"{module} changed, and {wanted - differ} stayed"
+        if module in EVALUATIONS.values():
+            assert not differ & {"local", "dense", "lego"}, f"{module} changed, and runs are trained again"
+
+
+def test_when_comments_docstrings_and_places_change_then_no_fingerprint_does(loads, tree):
+    before, modules = keys(), sorted(set().union(*loads.values()))
+    for module in modules:
+        path = fingerprints.file_of(module)
+        path.write_text(path.read_text().replace('"""', '"""Said better. ', 1).replace("\n\n\n", "\n\n\n# a remark\n"))
+    assert keys() == before
+    moved = {}
+    for number, module in enumerate(modules):
+        path = fingerprints.file_of(module)
+        stays = module in EVALUATIONS.values() or module in (*fingerprints.TRAINING, "suite.evals")
+        if path.name == "__init__.py" or stays or module.startswith(("lib.patterns.", "suite.tasks.")):
+            continue                                        # packages, and what is found by its folder or named here
+        moved[module] = f"data_prep.room{number}.{path.stem}"
+        (tree / "data_prep" / f"room{number}").mkdir()
+        path.rename(tree / "data_prep" / f"room{number}" / path.name)
+    for path in [path for package in fingerprints.PACKAGES for path in (tree / package).rglob("*.py")]:
+        path.write_text(ast.unparse(Moved(moved).visit(ast.parse(path.read_text()))))
+    assert len(moved) > 30 and keys() == before
+
+
+class Moved(ast.NodeTransformer):
+    """Imports rewritten for modules that have moved, in another order than before."""
+
+    def __init__(self, moved: dict[str, str]) -> None:
+        self.moved = moved
+
+    def visit_ImportFrom(self, node):
+        if node.module.split(".")[0] not in fingerprints.PACKAGES:
+            return node
+        statements = []
+        for alias in reversed(node.names):
+            module = self.moved.get(f"{node.module}.{alias.name}")
+            source = module.rpartition(".")[0] if module else self.moved.get(node.module, node.module)
+            statements.append(ast.ImportFrom(source, [alias], 0))
+        return statements
+
+
+@pytest.mark.parametrize("file, changed", [
+    ("lib/patterns/local.py", "local lego"), ("lib/patterns/dense.py", "dense"),
+    ("lib/patterns/strided.py", "perplexity"), ("suite/tasks/lego.py", "lego"), ("suite/evals/task.py", "task gradient_flow"),
+    ("lib/files.py", ""), ("suite/run/engine.py", ""), ("suite/report/__init__.py", "")])
+def test_when_a_file_changes_then_nothing_else_gets_a_new_key(tree, file, changed):
+    before = keys()
+    (tree / file).write_text((tree / file).read_text() + "\nSTEP = 3\n")
+    assert {name for name, key in keys().items() if key != before[name]} == set(changed.split())
+
+
+@pytest.mark.parametrize("module", sorted(fingerprints.NEUTRAL))
+def test_when_a_module_is_neutral_then_it_has_no_means_to_change_a_number(module):
+    needs = {alias.name.split(".")[0] for node in ast.walk(ast.parse(fingerprints.file_of(module).read_text()))
+             if isinstance(node, ast.Import) for alias in node.names}
+    assert not needs & {"torch", "numpy", "numba", "random"}
+    assert {source for source, _ in fingerprints.bare(fingerprints.file_of(module).read_text())[1]} <= fingerprints.NEUTRAL
+
+
+def test_when_configuration_data_or_evaluation_differ_then_the_keys_differ():
+    text, other = SimpleNamespace(fingerprint="some text"), SimpleNamespace(fingerprint="other")
+    of_text = run(data=DataConfig.of("text"))
+    found = [fingerprints.run_fingerprint(config, corpus) for config, corpus in [
+        (run(), None), (run(1), None), (run(data=DataConfig.of("copying", symbols=4)), None),
+        (run(pattern=PatternSpec.of("local", window=4)), None), (of_text, text), (of_text, other)]]
+    assert len(set(found)) == len(found)
+    assert fingerprints.run_fingerprint(run(), text) == found[0]                # a synthetic task reads no text
+    nested = run(data=DataConfig.of("copying", mixture=(("a", 0.5), ("b", 0.5))))
+    again = RunConfig.from_dict(json.loads(json.dumps(nested.to_dict())))
+    assert fingerprints.run_fingerprint(again, None) == fingerprints.run_fingerprint(nested, None)
+    one, two = (Evaluation.of("task", count=count) for count in (1, 2))
+    assert fingerprints.evaluation_fingerprint(one) != fingerprints.evaluation_fingerprint(two)
+    for call, message in ((lambda: fingerprints.run_fingerprint(of_text, None), "without a corpus"),
+                          (lambda: fingerprints.evaluation_fingerprint(Evaluation("no")), "no file of suite/evals"),
+                          (lambda: fingerprints.run_fingerprint(run(pattern=PatternSpec("no")), None), "no file of lib")):
+        with pytest.raises(SuiteError, match=message):
+            call()
