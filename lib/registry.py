@@ -11,7 +11,6 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -81,11 +80,13 @@ def check(instance: Any) -> None:
         require(False, name, value, f"it should be {', or '.join(allowed)}")
 
 
-@lru_cache(maxsize=None)
 def schema(cls: type) -> type[BaseModel]:
-    hints = get_type_hints(cls, include_extras=True)
-    fields: dict[str, Any] = {field.name: (hints[field.name], ...) for field in dataclasses.fields(cls)}
-    return create_model(cls.__name__, __config__=ConfigDict(strict=True, arbitrary_types_allowed=True), **fields)
+    """The fields of a dataclass as a pydantic model, made once and kept with the class."""
+    if "_schema" not in vars(cls):
+        hints = get_type_hints(cls, include_extras=True)
+        fields: dict[str, Any] = {field.name: (hints[field.name], ...) for field in dataclasses.fields(cls)}
+        cls._schema = create_model(cls.__name__, __config__=ConfigDict(strict=True), **fields)
+    return cls._schema
 
 
 def subclasses(cls: type) -> list[type]:

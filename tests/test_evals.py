@@ -273,7 +273,7 @@ def test_when_a_file_defines_an_evaluation_then_it_is_found_by_name():
     ("perplexity", {"tokens": 100, "lengths": (200,)}, "tokens = 100"),
     ("perplexity", {"tokens": 100, "rope": "yarm"}, "did you mean 'yarn'"),
     ("task", {"count": 0}, "count = 0"),
-    ("task", {"count": 2.5}, "count = 2.5 .*type int"),
+    ("task", {"count": 2.5}, "count = 2.5 .*a valid integer"),
     ("battery", {"tasks": ("legos",)}, "did you mean 'lego'"),
     ("battery", {"tasks": ()}, r"tasks = \(\)"),
     ("battery", {"blimp_folder": "nowhere/at/all"}, "blimp_folder = 'nowhere/at/all'"),

@@ -169,16 +169,16 @@ def test_when_values_are_given_per_head_then_all_shapes_expand():
     assert per_head((1, 2), 2, 3, "w") == ((1, 1, 1), (2, 2, 2))
     assert per_head((1, (2, 3, 4)), 2, 3, "w") == ((1, 1, 1), (2, 3, 4))
     for wrong in ((1, 2, 3), (1, (2, 3)), -1, 2.0, True, "4", (1, (2, 3, -4))):
-        with pytest.raises(SuiteError, match="w = "):
-            per_head(wrong, 2, 3, "w")
+        with pytest.raises(SuiteError, match="window = "):
+            build("local", window=wrong, layers=2, heads=3)
 
 
 WRONG = [
     ("local", {"window": -1}, "window = -1"),
     ("local", {"window": 2.5}, "window = 2.5"),
     ("local", {"window": (1, 2)}, "window = "),
-    ("christoffel", {"repeat": "yes"}, "repeat = 'yes' .* of type bool"),
-    ("power_law", {"sigma": "0.8"}, "sigma = '0.8' .* of type float"),
+    ("christoffel", {"repeat": "yes"}, "repeat = 'yes' .* a valid boolean"),
+    ("power_law", {"sigma": "0.8"}, "sigma = '0.8' .* a valid number"),
     ("strided", {"stride": 0}, "stride = 0"),
     ("random_offsets", {"count": -1}, "count = -1"),
     ("random_offsets", {"reach": 0}, "reach = 0"),
@@ -197,7 +197,7 @@ WRONG = [
     ("learned", {"window": -1}, "window = -1"),
     ("learned", {"base": "x"}, "unknown base 'x'"),
     ("learned", {"rungs": 0}, "rungs = 0"),
-    ("power_law", {"sigma": -1}, "sigma = -1 .* above -1"),
+    ("power_law", {"sigma": -1}, "sigma = -1 .* greater than -1"),
     ("power_law", {"sigma": float("nan")}, "sigma = nan"),
     ("power_law", {"sigma": float("inf")}, "sigma = inf"),
     ("power_law", {"mode": "drws"}, "unknown mode 'drws'; did you mean 'draws'"),

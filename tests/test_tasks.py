@@ -245,10 +245,10 @@ def test_when_places_are_scattered_then_all_are_equally_likely_and_none_overlap(
     ("copyng", {}, "did you mean 'copying'"),
     ("copying", {"strng": 3}, "did you mean 'string'"),
     ("copying", {"string": 0}, "string = 0"),
-    ("copying", {"string": "3"}, "string = '3' .*type int"),
-    ("copying", {"string": True}, "string = True .*type int"),
+    ("copying", {"string": "3"}, "string = '3' .*a valid integer"),
+    ("copying", {"string": True}, "string = True .*a valid integer"),
     ("retrieval", {"pairs": 1}, "pairs = 1"),
-    ("retrieval", {"queries": 0}, "queries = 0 .*at least 1"),
+    ("retrieval", {"queries": 0}, "queries = 0"),
     ("mqar", {"returns": 0}, "returns = 0"),
     ("retrieval", {"distance": 0}, "distance = 0"),
     ("retrieval", {"values": 7}, "values = 7 .*at least pairs = 8"),
@@ -258,7 +258,7 @@ def test_when_places_are_scattered_then_all_are_equally_likely_and_none_overlap(
     ("lego", {"chain": 33}, "variables = 32 .*at least chain = 33"),
     ("marked_copy", {"distances": (200, 200)}, "distances = .200, 200."),
     ("marked_copy", {"distances": ()}, "distances = ..,? is not|distances = \\(\\)"),
-    ("marked_copy", {"distances": (0.5,)}, "type tuple")])
+    ("marked_copy", {"distances": (0.5,)}, "distances = .*a valid integer")])
 def test_when_a_parameter_is_wrong_then_the_error_names_it(name, given, says):
     with pytest.raises(SuiteError, match=says):
         task(name, **given)

@@ -83,13 +83,12 @@ class PowerLaw(RowPattern):
 
     def far(self, rng: np.random.Generator, d: np.ndarray, i: int, near: int) -> np.ndarray:
         """The signed distances among `d` that query `i` draws beside `near` keys of the window."""
-        law = abs(d) ** -(1.0 + self.sigma)
         if self.mode == "draws":
-            below = np.cumsum(law)
+            below = np.cumsum(abs(d) ** -(1.0 + self.sigma))
             return d[np.searchsorted(below, rng.random(self.amount) * below[-1], side="right")] if len(d) else d
-        d, law = d[abs(d) > self.window], law[abs(d) > self.window]
+        d = d[abs(d) > self.window]
         if self.mode == "bernoulli":
-            return d[rng.random(len(d)) < self.amount * law]
+            return d[rng.random(len(d)) < self.amount * abs(d) ** -(1.0 + self.sigma)]
         count = row_budgets(self.amount, self.extra, i) - near
         score = rng.gumbel(size=len(d)) - (1 + self.sigma) * np.log(abs(d))
         return d if count >= len(d) else d[np.argpartition(-score, count)[:count]]

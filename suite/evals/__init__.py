@@ -29,7 +29,7 @@ def build(name: str, **parameters: Any) -> Evaluator:
 
 def evaluate(evaluation: Evaluation, model: torch.nn.Module, run: RunConfig, corpus: Corpus | None = None,
              device: torch.device | str = "cpu") -> EvalResult:
-    """Measure a model that lies on `device`. Every metric is a finite number, or the evaluation is an error."""
+    """The result of an evaluation of `model`, which lies on `device`; a `SuiteError` if a metric is not finite."""
     import torch
     evaluator = build(evaluation.name, **dict(evaluation.parameters))
     training = model.training
@@ -41,5 +41,5 @@ def evaluate(evaluation: Evaluation, model: torch.nn.Module, run: RunConfig, cor
     for metric in result.metrics:
         if not math.isfinite(metric.value):
             raise SuiteError(f"evaluation {evaluation.name} of pattern {run.pattern.name}: {metric.measure} "
-                             f"{metric.split} = {metric.value}; the model's outputs are not finite (did training diverge?)")
+                             f"{metric.split} = {metric.value}; the model's outputs are not finite (did it diverge?)")
     return result

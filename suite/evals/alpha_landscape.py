@@ -3,47 +3,49 @@
 Source: the Fibonacci document, on why the scalar does not move ("a flat loss landscape in the dilation multiplier").
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import nn
 
 from lib.data import domains_of, heldout_windows
 from lib.errors import SuiteError, require
+from lib.registry import Positive
 from suite.evals.base import EvalResult, Evaluator, Metric
 from suite.evals.scoring import need, running, token_nll
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlphaLandscape(Evaluator):
-    """Measure `alpha_nll_change` by layer and value (`variant`, for instance `alpha=0.8`): nats a token above the loss of
-    the model as it was learned, a mean over the domains. Array: `change` `[layers, alphas, windows]`.
+    """Measure `alpha_nll_change` by layer and value (`variant`, for instance `alpha=0.8`).
+
+    It counts nats per token above the loss of the model as it was learned, the mean over the domains. Array: `change`
+    `[layers, alphas, windows]`.
     """
     name = "alpha_landscape"
 
-    alphas: tuple[float, ...] = (0.6, 0.8, 1.0, 1.2, 1.4)
-    tokens: int = 4096              # held-out tokens of each domain, in windows of the training length
+    alphas: tuple[Annotated[float, Field(gt=0.5, lt=1.5)], ...] = (0.6, 0.8, 1.0, 1.2, 1.4)     # of (0.5, 1.5)
+    tokens: Positive = 4096         # held-out tokens of each domain, in windows of the training length
 
     def __post_init__(self) -> None:
-        require(len(self.alphas) >= 1 and all(0.5 < a < 1.5 for a in self.alphas), "alphas", self.alphas,
-                "numbers above 0.5 and below 1.5, the ends that no theta reaches")
-        require(self.tokens >= 1, "tokens", self.tokens, "an integer of at least 1")
+        super().__post_init__()
+        require(len(self.alphas) >= 1, "alphas", self.alphas, "at least one number")
 
     def measure(self, model, run, corpus, device):
         if not model.alphas():
-            raise SuiteError(f"evaluation {self.name} needs a pattern with an alpha a layer; {run.pattern.name!r} has none")
+            raise SuiteError(f"evaluation {self.name} needs a pattern that learns alpha; {run.pattern.name!r} has none")
         corpus = need(corpus, self.name, run)
         T = run.train.length
         windows = [heldout_windows(corpus, domain, T, max(self.tokens, T)) for domain in domains_of(run.data, corpus)]
 
         def losses() -> np.ndarray:
-            """Mean loss of every window, the domains one after the other."""
+            """Mean loss of each window, domain after domain."""
             with running(run, device):
                 return np.concatenate([token_nll(model, *pair, device).mean(axis=1) for pair in windows])
         learned, metrics, changes = losses(), [], []

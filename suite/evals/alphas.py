@@ -1,7 +1,5 @@
 """The alpha of every layer of a finished model: where learning has put it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from lib.errors import SuiteError
@@ -16,5 +14,5 @@ class Alphas(Evaluator):
     def measure(self, model, run, corpus, device):
         alphas = model.alphas()
         if not alphas:
-            raise SuiteError(f"evaluation alphas needs a pattern with an alpha in each layer; {run.pattern.name!r} has none")
+            raise SuiteError(f"evaluation {self.name} needs a pattern that learns alpha; {run.pattern.name!r} has none")
         return EvalResult([Metric("alpha", float(alpha), layer=layer) for layer, alpha in enumerate(alphas)])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from lib.config import Metric
+from lib.registry import check
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
     from lib.config import RunConfig
     from lib.data import Corpus
-
 
 __all__ = ["EvalResult", "Evaluator", "Metric"]
 
@@ -30,6 +30,10 @@ class Evaluator:
     """One evaluation. A subclass is a frozen dataclass in a file of its own; its fields are its parameters."""
     name: ClassVar[str]
 
-    def measure(self, model: torch.nn.Module, run: RunConfig, corpus: Corpus | None, device: torch.device) -> EvalResult:
-        """The result for a model in evaluation mode; deterministic, and no random stream but its own is touched."""
+    def __post_init__(self) -> None:
+        check(self)
+
+    def measure(self, model: torch.nn.Module, run: RunConfig, corpus: Corpus | None,
+                device: torch.device) -> EvalResult:
+        """The result for a model in evaluation mode: deterministic, and without use of the global random stream."""
         raise NotImplementedError(f"{type(self).__name__} does not define measure")

@@ -1,20 +1,23 @@
 """The battery: auxiliary tasks asked of a language model without training, each beside its chance level.
 
-Source: the Fibonacci paper's battery, arxiv.org/abs/2606.28560, Section 4.6; what differs is said where an item is made.
+Source: the Fibonacci paper's battery, arxiv.org/abs/2606.28560, Section 4.6; what differs is said where an item is
+made.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from pydantic import Field
 
 from data_prep.tokenizer import end_of
 from lib.config import RunConfig
 from lib.data import Corpus, domains_of, heldout_windows
 from lib.errors import one_of, require
+from lib.registry import Positive
 from suite.evals.base import EvalResult, Evaluator, Metric
 from suite.evals.scoring import need, running, token_nll
 from suite.evals.zero_shot import minimal_pairs, passages, prompts
@@ -35,33 +38,31 @@ SYNTHETIC = {"variable_tracking": prompts.variable_tracking, "lego": prompts.leg
 class Battery(Evaluator):
     """`count` items of each task (fewer where the held-out documents have fewer; of each subset of a BLiMP folder).
 
-    variable_tracking, lego, mqar   text prompts, answer among the values of the prompt
-    lambada                         last word, right when greedy decoding says it; from held-out stories, or LAMBADA's files
-    cloze                           name or number that a held-out passage has given before, among others of its kind; of
-                                    the hub: the object of a fact (`factual_cloze`), right when greedy decoding says it
-    blimp                           minimal pairs, of BLiMP or made from templates
-    in_context                      loss late in the context minus loss early (negative: context helps)
+    variable_tracking, lego, mqar   text prompts, answer among the values of the prompt lambada       last word of
+    held-out stories or of LAMBADA's files, right when greedy decoding says it cloze         name or number that a
+    held-out passage has given before, among others of its kind; with a corpus of the
+                  hub the object of a fact (`factual_cloze`), right when greedy decoding says it
+    blimp         minimal pairs, of BLiMP or made from templates
+    in_context    loss late in the context minus loss early (negative: context helps)
 
-    Measures, split = task and `task/subgroup`: `accuracy`, `chance`, `count`, and, but for minimal pairs, `target_nll` (nats
-    an answer). Their texts are of a folder, or of the corpus where it has them from the hub; without, the splits are
-    `lambada-offline` and `blimp-offline`. in_context: `in_context_score`,
-    `nll_early`, `nll_late` and `count` (windows). Arrays: `correct.<task>` and `target_nll.<task>` by item; `in_context` by
-    window.
+    Measures, split = task and `task/subgroup`: `accuracy`, `chance`, `count` and, except for minimal pairs,
+    `target_nll` (nats per answer). The texts are those of a folder, or of a corpus of the hub; without either the
+    splits are `lambada-offline` and `blimp-offline`. Of in_context: `in_context_score`, `nll_early`, `nll_late` and
+    `count` (windows). Arrays: `correct.<task>` and `target_nll.<task>` by item; `in_context` by window.
     """
     name = "battery"
 
     tasks: tuple[str, ...] = TASKS
-    count: int = 200
-    seed: int = 0
+    count: Positive = 200
+    seed: Annotated[int, Field(ge=0, lt=2 ** 32)] = 0
     blimp_folder: str = ""          # subsets as .jsonl with sentence_good and sentence_bad
     lambada_folder: str = ""        # .jsonl with text
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(len(self.tasks) >= 1, "tasks", self.tasks, f"one or more of {', '.join(TASKS)}")
         for task in self.tasks:
             one_of(task, TASKS, "battery task")
-        require(self.count >= 1, "count", self.count, "an integer of at least 1 (items)")
-        require(0 <= self.seed < 2 ** 32, "seed", self.seed, "0 to 2^32 - 1")
         for name in ("blimp_folder", "lambada_folder"):
             folder = getattr(self, name)
             require(not folder or Path(folder).is_dir(), name, folder, "an existing folder, or empty")
@@ -80,13 +81,13 @@ class Battery(Evaluator):
         return EvalResult(metrics, arrays)
 
     def items(self, task: str, corpus: Corpus, limit: int) -> tuple[str, list[Item]]:
-        """What tables call the task, and its items for a model of `limit` tokens."""
+        """The name of the task in tables, and its items for a model of `limit` tokens."""
         if task in SYNTHETIC:
             return task, SYNTHETIC[task](self.count, self.seed)
-        name, folder = called(task, corpus), {"blimp": self.blimp_folder, "lambada": self.lambada_folder}.get(task, "")
-        own = Path(folder) if folder else corpus.evaluation(task)
-        if own is not None:
-            return task if folder else name, OF_FOLDER[task](own, self.count)
+        name, given = called(task, corpus), {"blimp": self.blimp_folder, "lambada": self.lambada_folder}.get(task, "")
+        folder = Path(given) if given else corpus.evaluation(task)
+        if folder is not None:
+            return task if given else name, OF_FOLDER[task](folder, self.count)
         if task == "blimp":
             return name, minimal_pairs.offline(self.count, self.seed)
         tokenizer = corpus.tokenizer()
@@ -96,26 +97,26 @@ class Battery(Evaluator):
 
     def asked(self, task: str, model: Transformer, run: RunConfig, corpus: Corpus, device: torch.device) -> EvalResult:
         limit, tokenizer = run.train.length, corpus.tokenizer()
-        end = end_of(tokenizer)             # ends every document: what a sentence without a context follows
+        end = end_of(tokenizer)             # the token before a sentence without a context: it ends every document
         name, items = self.items(task, corpus, limit)
-        made = [request for item in items for request in requests(tokenizer, item, end, limit)]
-        correct, nll = grade(items, *answer(model, made, limit, device))
+        asked = [request for item in items for request in requests(tokenizer, item, end, limit)]
+        correct, nll = grade(items, *answer(model, asked, limit, device))
         chance = np.array([item.chance for item in items])
         groups = np.array([item.split for item in items])
         rows = {name: np.ones(len(items), bool),
                 **{f"{name}/{group}": groups == group for group in sorted(set(groups)) if group}}
         metrics = []
-        for split, own in rows.items():
-            measured = {"accuracy": correct[own].mean(), "chance": chance[own].mean(), "count": own.sum()}
-            if task != "blimp":             # how likely a sentence is says nothing of grammar; only the comparison does
-                measured["target_nll"] = nll[own].mean()
+        for split, chosen in rows.items():
+            measured = {"accuracy": correct[chosen].mean(), "chance": chance[chosen].mean(), "count": chosen.sum()}
+            if task != "blimp":             # a sentence's likelihood alone says nothing about grammar
+                measured["target_nll"] = nll[chosen].mean()
             metrics += [Metric(measure, float(value), split) for measure, value in measured.items()]
         return EvalResult(metrics, {f"correct.{name}": correct, f"target_nll.{name}": nll})
 
     def in_context(self, model: Transformer, run: RunConfig, corpus: Corpus, device: torch.device) -> EvalResult:
         """In-context learning score of arxiv.org/abs/2209.11895 (Olsson et al.): there token 500 minus token 50.
 
-        Here the last eighth of the training length minus its second sixteenth, over `count` windows spread over the domains.
+        Here the last eighth of the training length minus its second sixteenth, for `count` windows over all domains.
         """
         T = run.train.length
         require(T >= 16, "train.length", T, "at least 16 tokens for the battery task in_context")

@@ -1,10 +1,8 @@
 """How strongly far tokens influence a prediction, and how gradients are spread over layers.
 
-Source: the power-law document's "attention-gradient influence between tokens separated by at least 256 positions", and the
-Christoffel document's "gradient norms".
+Source: the power-law document's "attention-gradient influence between tokens separated by at least 256 positions", and
+the Christoffel document's "gradient norms".
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from lib.config import RunConfig
 from lib.data import Corpus, domains_of, heldout_windows
 from lib.errors import SuiteError, require
 from lib.model import Transformer
+from lib.registry import Positive
 from suite.evals.base import EvalResult, Evaluator, Metric
 from suite.evals.scoring import need
 from suite.evals.task import HELD_OUT
@@ -25,23 +24,19 @@ from suite.tasks import task
 
 @dataclass(frozen=True, kw_only=True)
 class GradientFlow(Evaluator):
-    """Influence of token j on the prediction at i: norm of d logit_i / d embedding_j, the logit of the model's first choice.
+    """Influence of token j on the prediction at i: the norm of d logit_i / d embedding_j, for the largest logit.
 
     Measures, means over windows and queries i (`queries` evenly spaced positions from `far` to the end):
-    `far_influence_share`: share of the influence that comes from i - j >= far; `far_influence`: mean influence of such a
-    token; `influence_share`: share by distance, bins 0, 1, 2-3, 4-7, ... named by their first distance in `position`;
-    `gradient_norm`: norm of the gradient of the mean loss, by layer. In float32. Arrays: `influence` `[windows, queries,
-    bins]` and `edges`.
+    `far_influence_share`: share of the influence that comes from i - j >= far; `far_influence`: mean influence of such
+    a token; `influence_share`: share by distance, bins 0, 1, 2-3, 4-7, ... named by their first distance in `position`;
+    `gradient_norm`: norm of the gradient of the mean loss, by layer. In float32. Arrays: `influence`
+    `[windows, queries, bins]` and `edges`.
     """
     name = "gradient_flow"
 
-    far: int = 256          # least distance of the far tokens
-    windows: int = 4        # held-out windows of the training length, spread over the domains; or sequences of the task
-    queries: int = 8        # positions whose logit is followed back, one backward pass each
-
-    def __post_init__(self) -> None:
-        for name in ("far", "windows", "queries"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "an integer of at least 1")
+    far: Positive = 256         # least distance of the far tokens
+    windows: Positive = 4       # held-out windows of the training length, spread over the domains; or task sequences
+    queries: Positive = 8       # positions whose logit is followed back, one backward pass each
 
     def measure(self, model, run, corpus, device):
         T = run.train.length
@@ -51,14 +46,14 @@ class GradientFlow(Evaluator):
         distance = positions[:, None] - np.arange(T)[None, :]                               # (Q, T)
         total = influence.sum(axis=2)                                                       # (N, Q)
         if not (total > 0).all():
-            raise SuiteError("evaluation gradient_flow: a logit does not depend on any token (are the weights all zero?)")
+            raise SuiteError("evaluation gradient_flow: a logit depends on no token (are the weights all zero?)")
         edges = [0, *(2 ** k for k in range(T.bit_length() + 1) if 2 ** k < T), T]
         bins = np.stack([(influence * ((distance >= a) & (distance < b))).sum(axis=2)
                          for a, b in zip(edges[:-1], edges[1:], strict=True)], axis=2)      # (N, Q, bins)
         far = distance >= self.far
-        metrics = [Metric("far_influence_share", float(((influence * far).sum(axis=2) / total).mean()), position=self.far),
-                   Metric("far_influence", float((influence * far).sum(axis=2).mean() / far.sum(axis=1).mean()),
-                          position=self.far),
+        from_far = (influence * far).sum(axis=2)                                            # (N, Q)
+        metrics = [Metric("far_influence_share", float((from_far / total).mean()), position=self.far),
+                   Metric("far_influence", float(from_far.mean() / far.sum(axis=1).mean()), position=self.far),
                    *(Metric("influence_share", float(share), position=first)
                      for first, share in zip(edges[:-1], (bins / total[..., None]).mean(axis=(0, 1)), strict=True)),
                    *self.gradient_norms(model, inputs, targets)]
@@ -85,7 +80,7 @@ class GradientFlow(Evaluator):
         embedded = F.embedding(inputs, table).requires_grad_()                              # (N, T, d_model)
         with torch.enable_grad():
             logits = F.linear(model.states(embedded)[:, positions], table)                  # (N, Q, V)
-            followed = logits.amax(dim=2).sum(dim=0)             # (Q): windows do not mix, so their sum keeps them apart
+            followed = logits.amax(dim=2).sum(dim=0)             # (Q): a sum over windows, which do not mix
         by_query = [torch.autograd.grad(value, embedded, retain_graph=True)[0].norm(dim=2) for value in followed]
         return torch.stack(by_query, dim=1).double().cpu().numpy(), positions
 

@@ -1,46 +1,45 @@
-"""Perplexity on the held-out text, by domain, by length and by position, as trained or with RoPE or the mask changed."""
-
-from __future__ import annotations
+"""Perplexity on held-out text by domain, length and position, as trained or with another RoPE or another mask."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from lib.config import RunConfig
 from lib.data import domains_of, heldout_windows
-from lib.errors import one_of, require
+from lib.errors import require
 from lib.fused.ops import IGNORED
 from lib.patterns import Pattern, build
+from lib.registry import Positive
 from suite.evals.base import EvalResult, Evaluator, Metric
 from suite.evals.scoring import need, position_bins, running, token_nll
-
-ROPES = ("vanilla", "interpolation", "ntk", "yarn")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Perplexity(Evaluator):
-    """Non-overlapping windows over the first `tokens` tokens of each domain, every token weighted alike.
+    """Non-overlapping windows over the first `tokens` tokens of each domain; every token has the same weight.
 
-    Measures: `nll` (nats a token), `perplexity` (its exponential), `count` (scored tokens), and `position_nll` by bin of
-    positions. Arrays, for each domain and length: `nll.<domain>.<length>` and `count.<domain>.<length>` `[N, bins]`, sums
-    over the tokens of each window in each bin, and `edges.<length>` `[bins + 1]`.
+    Measures: `nll` (nats a token), `perplexity` (its exponential), `count` (scored tokens), and `position_nll` by bin
+    of positions. Arrays, for each domain and length: `nll.<domain>.<length>` and `count.<domain>.<length>` `[N, bins]`,
+    sums over the tokens of each window in each bin, and `edges.<length>` `[bins + 1]`.
     """
     name = "perplexity"
 
-    lengths: tuple[int, ...] = ()               # evaluation lengths, tokens; empty: the training length
+    lengths: tuple[Positive, ...] = ()          # evaluation lengths, tokens; empty: the training length
     tokens: int                                 # held-out tokens of each domain
-    variant: str = ""                           # what tables call the change; empty: named after `rope` and `pattern`
-    rope: str = "vanilla"                       # vanilla | interpolation | ntk | yarn
+    variant: str = ""                           # name of the change in tables; empty: from `rope` and `pattern`
+    rope: Literal["vanilla", "interpolation", "ntk", "yarn"] = "vanilla"
     pattern: tuple[str, tuple] | None = None    # (name, ((parameter, value), ...)): another mask at evaluation
 
     def __post_init__(self) -> None:
-        require(all(length >= 1 for length in self.lengths), "lengths", self.lengths, "integers of at least 1 (tokens)")
-        require(self.tokens >= max(self.lengths, default=1), "tokens", self.tokens, f"at least one window of {self.lengths}")
-        one_of(self.rope, ROPES, "rope")
+        super().__post_init__()
+        require(self.tokens >= max(self.lengths, default=1), "tokens", self.tokens,
+                f"at least one window of {self.lengths}")
 
     @property
     def label(self) -> str:
-        changes = [f"rope={self.rope}"] * (self.rope != "vanilla") + ([f"pattern={self.pattern[0]}"] if self.pattern else [])
+        changes = [f"rope={self.rope}"] if self.rope != "vanilla" else []
+        changes += [f"pattern={self.pattern[0]}"] if self.pattern else []
         return self.variant or ", ".join(changes)
 
     def mask(self, run: RunConfig) -> Pattern | None:
@@ -65,7 +64,8 @@ class Perplexity(Evaluator):
                 metrics += self.metrics(sums, counts, edges, domain, length)
         return EvalResult(metrics, arrays)
 
-    def metrics(self, sums: np.ndarray, counts: np.ndarray, edges: np.ndarray, domain: str, length: int) -> list[Metric]:
+    def metrics(self, sums: np.ndarray, counts: np.ndarray, edges: np.ndarray, domain: str,
+                length: int) -> list[Metric]:
         where = {"split": domain, "variant": self.label, "length": length}
         nll = float(sums.sum() / counts.sum())
         scored = counts.sum(axis=0) > 0

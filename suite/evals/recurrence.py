@@ -1,13 +1,12 @@
 """Held-out loss by the distance to where the context last stood: do tokens gain whose evidence lies far back?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
 from lib.data import domains_of, heldout_windows
 from lib.errors import require
+from lib.registry import Positive
 from suite.evals.base import EvalResult, Evaluator, Metric
 from suite.evals.scoring import need, running, token_nll
 
@@ -16,31 +15,31 @@ KINDS = ("recurrence", "copy")
 
 @dataclass(frozen=True, kw_only=True)
 class Recurrence(Evaluator):
-    """Non-overlapping windows of the training length over the first `tokens` tokens of each domain, by recurrence distance.
+    """Windows of the training length over the first `tokens` tokens of each domain, by recurrence distance.
 
-    At position t of a window the model has read x_0 ... x_t and is scored on what follows, the target. Its context is its
-    last n tokens, x_(t-n+1) ... x_t. Where they stood before in the window, at the latest as x_(s-n+1) ... x_s with s < t
-    (the two may overlap), the token that followed, x_(s+1), is the evidence: it lies `d = t - (s + 1)` tokens before the
-    query, 0 <= d <= T - n - 1. Bin k holds `edges[k] <= d < edges[k + 1]`, the last one all further distances; tokens whose
-    context stands in the window for the first time, the first n - 1 among them, have a bin of their own.
+    At position t of a window the model has read x_0 ... x_t and is scored on what follows, the target. Its context is
+    its last n tokens, x_(t-n+1) ... x_t. Where they stood before in the window, at the latest as x_(s-n+1) ... x_s with
+    s < t (the two may overlap), the token that followed, x_(s+1), is the evidence: it lies `d = t - (s + 1)` tokens
+    before the query, 0 <= d <= T - n - 1. Bin k holds `edges[k] <= d < edges[k + 1]`, the last one all further
+    distances; tokens whose context stands in the window for the first time, the first n - 1 among them, have a bin of
+    their own.
 
     Measures, by domain and by `position`, the first distance of a bin (the window's length: no earlier place):
-    `recurrence_nll` (nats a token) and `recurrence_count` (tokens), whatever followed; `copy_nll` and `copy_count` of those
-    tokens where the evidence is the target, so that copying it is right. Arrays: `recurrence.<domain>`, `copy.<domain>`
-    (sums of nats) and `recurrence_count.<domain>`, `copy_count.<domain>`, each `[N, bins + 1]`, the last column without an
-    earlier place.
+    `recurrence_nll` (nats a token) and `recurrence_count` (tokens), whatever followed; `copy_nll` and `copy_count` of
+    those tokens where the evidence is the target, so that copying it is right. Arrays: `recurrence.<domain>`,
+    `copy.<domain>` (sums of nats) and `recurrence_count.<domain>`, `copy_count.<domain>`, each `[N, bins + 1]`, the
+    last column without an earlier place.
     """
     name = "recurrence"
 
-    tokens: int                     # held-out tokens of each domain
+    tokens: Positive                # held-out tokens of each domain
     edges: tuple[int, ...]          # first distances of the bins, tokens; from 0, ascending
-    n: int = 2                      # tokens of a context
+    n: Positive = 2                 # tokens of a context
 
     def __post_init__(self) -> None:
-        require(self.tokens >= 1, "tokens", self.tokens, "an integer of at least 1")
-        rising = all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False))
-        require(bool(self.edges) and self.edges[0] == 0 and rising, "edges", self.edges, "ascending distances from 0")
-        require(self.n >= 1, "n", self.n, "an integer of at least 1 (tokens)")
+        super().__post_init__()
+        rising = self.edges[:1] == (0,) and all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False))
+        require(rising, "edges", self.edges, "ascending distances from 0")
 
     def measure(self, model, run, corpus, device):
         corpus, length = need(corpus, self.name, run), run.train.length
@@ -70,13 +69,13 @@ class Recurrence(Evaluator):
         return np.bincount(codes.ravel(), values.ravel(), minlength=len(at) * bins).reshape(len(at), bins)
 
     def metrics(self, kind: str, sums: np.ndarray, counts: np.ndarray, domain: str, length: int) -> list[Metric]:
-        found = []
+        metrics = []
         for first, total, count in zip((*self.edges, length), sums, counts, strict=True):
             where = {"split": domain, "length": length, "position": int(first)}
-            found.append(Metric(f"{kind}_count", float(count), **where))
+            metrics.append(Metric(f"{kind}_count", float(count), **where))
             if count:
-                found.append(Metric(f"{kind}_nll", float(total / count), **where))
-        return found
+                metrics.append(Metric(f"{kind}_nll", float(total / count), **where))
+        return metrics
 
 
 def evidence(inputs: np.ndarray, targets: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""How evaluations run a model: chunks that bound memory, the run's own precision, losses in float32, sums in float64."""
+"""How evaluations run a model: chunks that bound memory, the run's precision, losses in float32, sums in float64."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lib.data import Corpus
 from lib.errors import SuiteError
 from lib.fused.ops import IGNORED
 from lib.model import Transformer
+from lib.step import autocast
 
 TOKENS = {"cpu": 2 ** 12, "cuda": 2 ** 16}       # most tokens of one forward pass by device, one window at least
 
@@ -22,12 +23,12 @@ TOKENS = {"cpu": 2 ** 12, "cuda": 2 ** 16}       # most tokens of one forward pa
 @contextmanager
 def running(run: RunConfig, device: torch.device) -> Iterator[None]:
     """No gradients, and the precision that the run was trained in."""
-    with torch.inference_mode(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=run.train.precision == "bf16"):
+    with torch.inference_mode(), autocast(run.train, str(device)):
         yield
 
 
 def need(corpus: Corpus | None, evaluation: str, run: RunConfig) -> Corpus:
-    """The corpus of a language model, with as many pieces as the model knows."""
+    """`corpus`; a `SuiteError` unless the run is a language model and has the vocabulary of a corpus."""
     if run.data.source != "text":
         raise SuiteError(f"evaluation {evaluation} is for models of text; this one was trained on {run.data.source!r}")
     if corpus is None:
@@ -48,7 +49,7 @@ def token_nll(model: Transformer, inputs: torch.Tensor, targets: torch.Tensor, d
     """Negative log-likelihood (nats) of every target, float64 `[N, T]`; 0 where the target is not scored."""
     losses = torch.cat([model.token_losses(inputs[part].to(device), targets[part].to(device), **how)
                         for part in chunks(*inputs.shape, device)])
-    # Only what is not scored becomes 0: a NaN of a broken model must stay one.
+    # Only targets that are not scored become 0: the NaN of a broken model must remain.
     return losses.double().cpu().masked_fill(targets == IGNORED, 0.0).numpy()
 
 

@@ -1,15 +1,16 @@
 """Accuracy on the synthetic task that a model was trained for, on sequences that the training cannot have drawn."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch.nn import functional as F
 
 from lib.errors import SuiteError, require
 from lib.model import Transformer
+from lib.registry import Positive
 from suite.evals.base import EvalResult, Evaluator, Metric
 from suite.evals.scoring import chunks, logits_at, running
 from suite.tasks import Task, names, task
@@ -27,18 +28,14 @@ class TaskAccuracy(Evaluator):
     """`count` sequences; split = the task's name for all scored tokens, and for instance `distance=200` for each label.
 
     Measures: `accuracy` (the most likely token is the target), `target_nll` (nats a token), `count` (scored tokens) and
-    `chance` (what a guess is worth). Arrays: `correct.<split>` and `count.<split>` `[N]`, scored tokens of each sequence.
+    `chance` (what a guess is worth). Arrays: `correct.<split>` and `count.<split>` `[N]`, scored tokens of each
+    sequence.
     """
     name = "task"
 
-    count: int = 512                    # sequences
-    seed: int = 0                       # of the sequences
-    lengths: tuple[int, ...] = ()       # tokens a sequence; empty: the training length
-
-    def __post_init__(self) -> None:
-        require(self.count >= 1, "count", self.count, "an integer of at least 1 (sequences)")
-        require(0 <= self.seed < SEEDS, "seed", self.seed, f"0 to {SEEDS - 1}")
-        require(all(length >= 1 for length in self.lengths), "lengths", self.lengths, "integers of at least 1 (tokens)")
+    count: Positive = 512                                       # sequences
+    seed: Annotated[int, Field(ge=0, lt=SEEDS)] = 0             # of the sequences
+    lengths: tuple[Positive, ...] = ()                          # tokens a sequence; empty: the training length
 
     def measure(self, model, run, corpus, device):
         if run.data.source not in names():
@@ -46,7 +43,8 @@ class TaskAccuracy(Evaluator):
                              f"data.source = {run.data.source!r}")
         require(run.train.seed < HELD_OUT, "train.seed", run.train.seed, f"below {HELD_OUT}, where evaluations draw")
         trained = task(run.data.source, **dict(run.data.parameters))
-        require(trained.vocab <= run.model.vocab, "model.vocab", run.model.vocab, f"at least the task's {trained.vocab}")
+        require(trained.vocab <= run.model.vocab, "model.vocab", run.model.vocab,
+                f"at least the task's {trained.vocab}")
         metrics, arrays = [], {}
         for length in self.lengths or (run.train.length,):
             drawn = self.sequences(trained, length)
@@ -71,13 +69,13 @@ class TaskAccuracy(Evaluator):
 
 def splits(trained: Task, labels: np.ndarray) -> dict[str, np.ndarray]:
     """Scored tokens `[N, T]` by name: all of them, then those of each label where there are several."""
-    found = [int(label) for label in np.unique(labels) if label >= 0]
-    groups = {trained.split(label): labels == label for label in found} if len(found) > 1 else {}
+    present = [int(label) for label in np.unique(labels) if label >= 0]
+    groups = {trained.split(label): labels == label for label in present} if len(present) > 1 else {}
     return {trained.name: labels >= 0, **groups}
 
 
 def answers(model: Transformer, drawn: Drawn, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each target is the model's first choice, and its negative log-likelihood (nats); `[N, T]`, 0 if not scored."""
+    """Whether each target is the model's first choice, and its negative log-likelihood (nats): `[N, T]`."""
     inputs, targets, labels = drawn
     right, nll = np.zeros(inputs.shape, bool), np.zeros(inputs.shape)
     for part in chunks(*inputs.shape, device):

@@ -1,8 +1,9 @@
 """Which code determines a result: the part of a run's fingerprint that is neither configuration nor data.
 
-A run depends on the modules that its training imports, its own pattern's and its own task's; an evaluation depends on those
-of the evaluation. A module's digest covers its code and, instead of the names and places of the modules that it imports,
-their digests. So neither a comment, a docstring nor a move of a module trains anything again; any other line does.
+A run depends on the modules that its training imports, its own pattern's and its own task's; an evaluation depends on
+those of the evaluation. A module's digest covers its code and, instead of the names and places of the modules that it
+imports, their digests. So neither a comment, a docstring nor a move of a module trains anything again; any other line
+does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a synthetic task answers, and the draws that several of them share.
 
-A task is a source of training batches like a text: at a scored position the target is what the model should say after
-reading the tokens up to and including that position; everywhere else the target is -100.
+A task is a source of training batches as a text is: at a scored position the target is what the model should say after
+it has read the tokens up to and including that position; everywhere else the target is -100.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from lib.errors import require
+from lib.registry import check
 
 if TYPE_CHECKING:
     import torch
@@ -26,12 +27,15 @@ Drawn = tuple[np.ndarray, np.ndarray, np.ndarray]
 class Task:
     """One synthetic task. A subclass is a frozen dataclass in a file of its own; its fields are its parameters.
 
-    `draw` makes a batch: inputs, targets and labels, int64 `[size, length]`. The label of a scored position tells what
-    makes it hard (the distance to the answer, or the steps to it), in the unit `unit`; elsewhere it is -1.
+    `draw` makes a batch: inputs, targets and labels, int64 `[size, length]`. The label of a scored position says what
+    makes it hard (the distance or the number of steps to the answer), in `unit`; elsewhere it is -1.
     """
     name: ClassVar[str]
     source: ClassVar[str]           # paper, with its section or address
     unit: ClassVar[str]             # what a label counts: distance | hops | steps
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def vocab(self) -> int:
@@ -40,25 +44,25 @@ class Task:
 
     @property
     def chance(self) -> float:
-        """Accuracy of a guess among the answers that the context leaves open to one who cannot tell which belongs."""
+        """Accuracy of a guess among the answers in the context, made without knowing which of them is asked for."""
         raise NotImplementedError(f"{type(self).__name__} does not define chance")
 
     @property
     def shortest(self) -> int:
-        """Smallest length that holds the task, in tokens."""
+        """Smallest length that the task needs, in tokens."""
         raise NotImplementedError(f"{type(self).__name__} does not define shortest")
 
     def draw(self, rng: np.random.Generator, size: int, length: int) -> Drawn:
         raise NotImplementedError(f"{type(self).__name__} does not define draw")
 
     def split(self, label: int) -> str:
-        """What tables call the scored tokens with this label."""
+        """The name of the scored tokens with this label in tables."""
         return f"{self.unit}={label}"
 
     def labelled(self, seed: int, step: int, size: int, length: int) -> Drawn:
-        """`batch` as numpy arrays, with the labels that tell scored positions apart."""
-        least_of = {"seed": (seed, 0), "step": (step, 0), "size": (size, 1), "length": (length, self.shortest)}
-        for name, (value, least) in least_of.items():
+        """`batch` as numpy arrays, with the labels of the scored positions."""
+        limits = {"seed": (seed, 0), "step": (step, 0), "size": (size, 1), "length": (length, self.shortest)}
+        for name, (value, least) in limits.items():
             require(value >= least, f"{name} of task {self.name}", value, f"an integer of at least {least}")
         return self.draw(np.random.default_rng([seed, step]), size, length)
 
@@ -69,8 +73,9 @@ class Task:
         return torch.from_numpy(inputs), torch.from_numpy(targets)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Ranged(Task):
-    """A task with many distances: they are told apart by powers of two."""
+    """A task with many distances; tables group them by powers of two."""
     unit = "distance"
 
     def split(self, label):
@@ -93,7 +98,7 @@ def distinct(rng: np.random.Generator, size: int, count: int, of: int) -> np.nda
 
 
 def scatter(rng: np.random.Generator, size: int, count: int, width: int, region: int) -> np.ndarray:
-    """`[size, count]`, ascending: starts of `count` blocks of `width` tokens in the first `region` tokens, none overlapping.
+    """`[size, count]`, ascending: starts of `count` disjoint blocks of `width` tokens in the first `region` tokens.
 
     All placements are equally likely: choose `count` of the slots that remain when each block is shrunk to one token.
     """

@@ -1,16 +1,16 @@
 """Long-range copying: a random string, a delay that fills the context, and the string again.
 
-Source: the copy-memory task of Hochreiter and Schmidhuber (1997) and arxiv.org/abs/1511.06464 (Arjovsky et al.), section
-5.1, as a language model sees it; the Christoffel document's "synthetic long-range copying task".
+Source: the copy-memory task of Hochreiter and Schmidhuber (1997) and arxiv.org/abs/1511.06464 (Arjovsky et al.),
+section 5.1, for a language model; the Christoffel document's "synthetic long-range copying task".
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
-from lib.errors import require
+from lib.registry import Positive
 from suite.tasks.base import Task, blank
 
 DELAY, RECALL, FIRST = 0, 1, 2      # tokens: delay, the mark that asks for the string, the first symbol
@@ -26,12 +26,8 @@ class Copying(Task):
     source = "arxiv.org/abs/1511.06464, section 5.1"
     unit = "distance"
 
-    string: int = 32        # symbols to copy
-    symbols: int = 32       # size of their alphabet
-
-    def __post_init__(self) -> None:
-        require(self.string >= 1, "string", self.string, "an integer of at least 1 (symbols to copy)")
-        require(self.symbols >= 2, "symbols", self.symbols, "an integer of at least 2 (size of the alphabet)")
+    string: Positive = 32                           # symbols to copy
+    symbols: Annotated[int, Field(ge=2)] = 32       # size of their alphabet
 
     @property
     def vocab(self):
@@ -39,7 +35,7 @@ class Copying(Task):
 
     @property
     def chance(self):
-        """A guess at a symbol. (The string's most frequent symbol is right a little more often.)"""
+        """A guess at a symbol. (Always saying the string's most frequent symbol is right a little more often.)"""
         return 1 / self.symbols
 
     @property

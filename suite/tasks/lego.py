@@ -1,17 +1,16 @@
 """LEGO: a chain of signed assignments in random order; which sign does each variable have?
 
-Source: arxiv.org/abs/2206.04301 (Zhang et al.), the definition of LEGO, with the group {+1, -1}. The sign of every clause is
-a fair coin, so that an answer is + or - with probability 1/2 whatever part of the chain has been followed (the Fibonacci
-paper's models mostly give one constant answer, and score 0.5028).
+Source: arxiv.org/abs/2206.04301 (Zhang et al.), the definition of LEGO, with the group {+1, -1}. The sign of every
+clause is a fair coin, so that an answer is + or - with probability 1/2 whatever part of the chain has been followed
+(the Fibonacci paper's models mostly give one constant answer, and score 0.5028).
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from lib.errors import require
+from lib.registry import Positive
 from suite.tasks.base import NOISE, Task, blank, distinct, scatter, write
 
 ASK, IS, ONE = NOISE, NOISE + 1, NOISE + 2          # tokens: question mark, assignment, the constant 1
@@ -21,7 +20,7 @@ FIRST = NOISE + 5                                   # the first variable
 
 @dataclass(frozen=True, kw_only=True)
 class Lego(Task):
-    """Clauses `a = + 1`, `b = - a`, `c = + b`, ... (four tokens each) in random order and places, then `? x` for every x.
+    """Clauses `a = + 1`, `b = - a`, `c = + b`, ... (four tokens each) at random places, then `? x` for every x.
 
     The label is the number of clauses that an answer needs, 1 to chain.
     """
@@ -29,11 +28,11 @@ class Lego(Task):
     source = "arxiv.org/abs/2206.04301 (LEGO)"
     unit = "steps"
 
-    chain: int = 6          # clauses, and variables to ask for
+    chain: Positive = 6     # clauses, and variables to ask for
     variables: int = 32     # alphabet of names
 
     def __post_init__(self) -> None:
-        require(self.chain >= 1, "chain", self.chain, "an integer of at least 1 (clauses)")
+        super().__post_init__()
         require(self.variables >= self.chain, "variables", self.variables, f"at least chain = {self.chain}")
 
     @property

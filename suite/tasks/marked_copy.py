@@ -1,16 +1,18 @@
 """Marked copy: at a mark, say the token that stands a fixed distance back; the kind of mark tells which distance.
 
-Source: the two-distance probe of arxiv.org/abs/2606.28560 (the Fibonacci paper), where both kinds of rung are wanted at
-once. The paper gives the distances {200, 350}; number of marks and alphabet are chosen here (its chance is about 1/256).
+Source: the two-distance probe of arxiv.org/abs/2606.28560 (the Fibonacci paper), which needs both kinds of rung at
+once. The paper gives the distances {200, 350}; the number of marks and the alphabet are ours (its chance is about
+1/256).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from lib.errors import require
+from lib.registry import Positive
 from suite.tasks.base import Task, blank, distinct, write
 
 
@@ -18,22 +20,21 @@ from suite.tasks.base import Task, blank, distinct, write
 class MarkedCopy(Task):
     """Uniform random symbols; `marks` random positions at least `max(distances)` from the start hold a mark instead.
 
-    Mark number k asks for the token `distances[k]` back. A mark whose token is itself marked is taken away, so that a
+    Mark number k asks for the token `distances[k]` back. A mark that asks for another mark is removed, so that a
     context has at most `marks` questions. One distance alone is the paper's sweep.
     """
     name = "marked_copy"
     source = "arxiv.org/abs/2606.28560, two-distance probe"
     unit = "distance"
 
-    distances: tuple[int, ...] = (200, 350)
-    marks: int = 32             # marked positions of a context
-    symbols: int = 256          # alphabet
+    distances: tuple[Positive, ...] = (200, 350)    # tokens
+    marks: Positive = 32                            # marked positions of a context
+    symbols: Annotated[int, Field(ge=2)] = 256      # size of the alphabet
 
     def __post_init__(self) -> None:
-        ok = len(self.distances) >= 1 and len(set(self.distances)) == len(self.distances) and min(self.distances) >= 1
-        require(ok, "distances", self.distances, "one or more different integers of at least 1 (tokens)")
-        require(self.marks >= 1, "marks", self.marks, "an integer of at least 1")
-        require(self.symbols >= 2, "symbols", self.symbols, "an integer of at least 2 (size of the alphabet)")
+        super().__post_init__()
+        different = 1 <= len(self.distances) == len(set(self.distances))
+        require(different, "distances", self.distances, "one or more different distances in tokens")
 
     @property
     def vocab(self):
@@ -41,7 +42,7 @@ class MarkedCopy(Task):
 
     @property
     def chance(self):
-        """A guess at a symbol: all are alike, and the marks say nothing about them."""
+        """A guess at a symbol: all symbols are equally likely, and the marks tell nothing about them."""
         return 1 / self.symbols
 
     @property

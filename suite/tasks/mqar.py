@@ -3,13 +3,14 @@
 Source: arxiv.org/abs/2312.04927 (Arora et al., Zoology: the definition of MQAR and the appendix on its data).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from lib.errors import require
+from lib.registry import Positive
 from suite.tasks.base import NOISE, Ranged, blank, distinct, octave, write
 
 
@@ -24,18 +25,16 @@ class MQAR(Ranged):
     name = "mqar"
     source = "arxiv.org/abs/2312.04927 (MQAR and its synthetic data)"
 
-    pairs: int = 8              # key-value pairs
-    returns: int = 1            # times that each key is asked
-    keys: int = 64              # alphabet of keys
-    values: int = 64            # alphabet of values
-    power: float = 0.01         # near 0: most questions come soon; 1: anywhere alike
+    pairs: Annotated[int, Field(ge=2)] = 8                  # key-value pairs; one pair would need no key
+    returns: Positive = 1                                   # times that each key is asked
+    keys: int = 64                                          # alphabet of keys
+    values: int = 64                                        # alphabet of values
+    power: Annotated[float, Field(gt=0, le=1)] = 0.01       # near 0: most questions come soon; 1: evenly spread
 
     def __post_init__(self) -> None:
-        require(self.pairs >= 2, "pairs", self.pairs, "an integer of at least 2 (one pair needs no key)")
-        require(self.returns >= 1, "returns", self.returns, "an integer of at least 1 (times that each key is asked)")
+        super().__post_init__()
         for alphabet, size in (("keys", self.keys), ("values", self.values)):
             require(size >= self.pairs, alphabet, size, f"at least pairs = {self.pairs}")
-        require(0 < self.power <= 1, "power", self.power, "above 0, up to 1")
 
     @property
     def vocab(self):
@@ -56,8 +55,8 @@ class MQAR(Ranged):
         values = NOISE + self.keys + distinct(rng, size, P, self.values)
         slots = (length - 2 * P) // 2
         weight = (self.power - 1) * np.log(np.arange(1, slots + 1))
-        chosen = (-weight - rng.gumbel(size=(size, slots))).argsort(axis=1)[:, :Q]     # Gumbel top-k: without replacement
-        which = distinct(rng, size, Q, Q) % P         # top-k lists near slots first: which key goes there is drawn apart
+        chosen = (-weight - rng.gumbel(size=(size, slots))).argsort(axis=1)[:, :Q]      # Gumbel top-k: no replacement
+        which = distinct(rng, size, Q, Q) % P           # top-k lists near slots first, so keys are dealt out separately
         ask = 2 * P + 2 * chosen
 
         inputs = rng.integers(0, NOISE, (size, length))

@@ -1,40 +1,38 @@
 """Long-range retrieval: key-value pairs lie far back in a haystack, and the end of the context asks for some of them.
 
-Source: the needle in a haystack as RULER's multi-key variant builds it, arxiv.org/abs/2404.06654 (Hsieh et al.), section 3.
+Source: the needle in a haystack of RULER, multi-key variant, arxiv.org/abs/2404.06654 (Hsieh et al.), section 3.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from lib.errors import require
-from suite.tasks.base import (NOISE, Ranged, blank, distinct, octave, scatter,
-                              write)
+from lib.registry import Positive
+from suite.tasks.base import NOISE, Ranged, blank, distinct, octave, scatter, write
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieval(Ranged):
     """Pairs `key value` at random places; the last `2 * queries` tokens alternate noise and an asked key.
 
-    At an asked key the target is its value, which stands once in the context, at least `distance` tokens back. Keys and
-    values of a context are different from each other, and every key is asked at most `ceil(queries / pairs)` times.
-    `queries=1` is the single needle; more are more scored tokens, and the task is learned in fewer steps.
+    At an asked key the target is its value, which stands once in the context, at least `distance` tokens back. All keys
+    of a context differ, and so do all values; a key is asked at most `ceil(queries / pairs)` times. `queries=1` is the
+    single needle; more queries are more scored tokens, so that the task is learned in fewer steps.
     """
     name = "retrieval"
     source = "arxiv.org/abs/2404.06654, section 3"
 
-    pairs: int = 8                      # needles in the context
-    queries: int = 8                    # questions
-    distance: int | None = None         # least tokens from an asked key back to its value; None: half of the context
-    keys: int = 64                      # alphabet of keys
-    values: int = 64                    # alphabet of values
+    pairs: Annotated[int, Field(ge=2)] = 8      # needles in the context; one pair would need no key
+    queries: Positive = 8                       # questions
+    distance: Positive | None = None            # least tokens from a question back to its value; None: half the context
+    keys: int = 64                              # alphabet of keys
+    values: int = 64                            # alphabet of values
 
     def __post_init__(self) -> None:
-        require(self.pairs >= 2, "pairs", self.pairs, "an integer of at least 2 (one pair needs no key)")
-        require(self.queries >= 1, "queries", self.queries, "an integer of at least 1")
-        require(self.distance is None or self.distance >= 1, "distance", self.distance, "an integer of at least 1, or None")
+        super().__post_init__()
         for alphabet, size in (("keys", self.keys), ("values", self.values)):
             require(size >= self.pairs, alphabet, size, f"at least pairs = {self.pairs}")
 

@@ -1,16 +1,17 @@
 """Variable tracking: chains of assignments interleaved in a haystack; which value does a variable hold?
 
-Source: RULER's variable tracking, arxiv.org/abs/2404.06654 (Hsieh et al.), section 3. There the answer is the list of all
-variables that hold a value; here it is the value of one variable, so that each question has one token to score.
+Source: RULER's variable tracking, arxiv.org/abs/2404.06654 (Hsieh et al.), section 3. There the answer is the list of
+all variables that hold a value; here it is the value of one variable, so that each question has one token to score.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from lib.errors import require
+from lib.registry import Count, Positive
 from suite.tasks.base import NOISE, Task, blank, distinct, scatter, write
 
 ASK, IS, FIRST = NOISE, NOISE + 1, NOISE + 2        # tokens: question mark, assignment, the first value
@@ -27,16 +28,15 @@ class VariableTracking(Task):
     source = "arxiv.org/abs/2404.06654, section 3"
     unit = "hops"
 
-    chains: int = 4         # values in play
-    hops: int = 3           # variable-to-variable assignments of a chain
-    queries: int = 8        # variables asked for
-    values: int = 32        # alphabet of values
-    variables: int = 64     # alphabet of names
+    chains: Annotated[int, Field(ge=2)] = 4     # values in play; one chain would leave no choice
+    hops: Count = 3                             # variable-to-variable assignments of a chain
+    queries: Positive = 8                       # variables asked for
+    values: int = 32                            # alphabet of values
+    variables: int = 64                         # alphabet of names
 
     def __post_init__(self) -> None:
-        require(self.chains >= 2, "chains", self.chains, "an integer of at least 2 (one chain leaves no choice)")
-        require(self.hops >= 0, "hops", self.hops, "an integer of at least 0")
-        require(1 <= self.queries <= self.statements, "queries", self.queries,
+        super().__post_init__()
+        require(self.queries <= self.statements, "queries", self.queries,
                 f"1 to chains * (hops + 1) = {self.statements}")
         require(self.values >= self.chains, "values", self.values, f"at least chains = {self.chains}")
         require(self.variables >= self.statements, "variables", self.variables,
@@ -67,8 +67,9 @@ class VariableTracking(Task):
         right[:, ::depth] = values
         at = scatter(rng, size, S, 3, asked)
         # A random sequence of chain numbers says whose next statement comes; a stable sort turns it into places.
-        turn = np.take_along_axis(np.tile(np.repeat(np.arange(self.chains), depth), (size, 1)), distinct(rng, size, S, S), 1)
-        place = np.take_along_axis(at, turn.argsort(axis=1, kind="stable"), axis=1)           # (B, S): place of statement
+        chains = np.tile(np.repeat(np.arange(self.chains), depth), (size, 1))
+        turn = np.take_along_axis(chains, distinct(rng, size, S, S), axis=1)
+        place = np.take_along_axis(at, turn.argsort(axis=1, kind="stable"), axis=1)       # (B, S): where each stands
         which = distinct(rng, size, self.queries, S)
         ask = np.broadcast_to(asked + 2 * np.arange(self.queries), which.shape)
 

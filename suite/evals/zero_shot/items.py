@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,18 +24,18 @@ ROUND = 64          # sequences are padded on the right to a multiple of it: cau
 
 @dataclass(frozen=True)
 class Item:
-    """A prompt and its candidate continuations. One candidate alone must be the model's own first choice, token by token."""
+    """A prompt and its candidate continuations. A single candidate must be what greedy decoding says."""
     prompt: str
     candidates: tuple[str, ...]
     answer: int                     # index of the right candidate
-    chance: float                   # what a guess is worth
+    chance: float                   # expected credit of a guess
     split: str                      # subgroup of the task, empty without one
     whole: bool = False             # the prompt must not be cut on the left to fit the model's context
 
 
 @dataclass(frozen=True)
 class Request:
-    """Tokens to read, and how many of the tokens that end the continuation they predict."""
+    """Tokens to read, and the tokens that the last of them are to predict."""
     read: tuple[int, ...]
     say: tuple[int, ...]
 
@@ -43,12 +45,32 @@ def stream(seed: int, task: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(task.encode())])
 
 
+def files(folder: Path, task: str) -> list[Path]:
+    """The .jsonl files of a folder of `task`, in order of their names; a `SuiteError` if there is none."""
+    found = sorted(folder.glob("*.jsonl"))
+    if not found:
+        raise SuiteError(f"{task}_folder = {str(folder)!r} is not valid: a folder with the task's .jsonl files")
+    return found
+
+
+def rows(file: Path, *fields: str) -> Iterator[tuple[str, ...]]:
+    """These fields of every line of a .jsonl file, without white space at their ends."""
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                yield tuple(row[name].strip() for name in fields)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise SuiteError(f"{file}, line {number}: no JSON object with {' and '.join(fields)} "
+                                 f"({error!r})") from error
+
+
 def encode(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def continued(tokenizer: Tokenizer, prompt: str, candidate: str) -> list[int]:
-    """The pieces of `candidate` after `prompt`: a tokeniser may write a word's space otherwise at the beginning of a text."""
+    """The pieces of `candidate` after `prompt`, since a tokeniser may treat a space differently where a text begins."""
     before, whole = encode(tokenizer, prompt), encode(tokenizer, prompt + candidate)
     return whole[len(before):] if before and whole[:len(before)] == before else encode(tokenizer, candidate)
 
@@ -61,14 +83,15 @@ def requests(tokenizer: Tokenizer, item: Item, start: int, limit: int) -> list[R
         say = continued(tokenizer, item.prompt, candidate)
         room = limit - len(say) + 1
         if room < 1 or (item.whole and len(prompt) > room):
-            raise SuiteError(f"a battery item needs {len(prompt) + len(say) - 1} tokens, the model was trained on {limit}: "
-                             f"{item.prompt[:60]!r}...; leave that task out, or train on longer windows")
+            raise SuiteError(f"a battery item needs {len(prompt) + len(say) - 1} tokens, the model was trained on "
+                             f"{limit}: {item.prompt[:60]!r}...; leave that task out, or train on longer windows")
         made.append(Request((*prompt[-room:], *say[:-1]), tuple(say)))
     return made
 
 
-def answer(model: Transformer, asked: Sequence[Request], limit: int, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
-    """Negative log-likelihood (nats) of every continuation, and whether greedy decoding would say it; `[len(asked)]`.
+def answer(model: Transformer, asked: Sequence[Request], limit: int,
+           device: torch.device) -> tuple[np.ndarray, np.ndarray]:
+    """Negative log-likelihood (nats) of every continuation, and whether greedy decoding would say it: `[len(asked)]`.
 
     Requests that read the same tokens (candidates of one token each) share one sequence.
     """
@@ -105,9 +128,9 @@ def grade(items: Sequence[Item], nll: np.ndarray, greedy: np.ndarray) -> tuple[n
     """Credit of each item (0 to 1) and negative log-likelihood of its right answer; ties share the credit."""
     credit, target, at = np.zeros(len(items)), np.zeros(len(items)), 0
     for index, item in enumerate(items):
-        mine = nll[at:at + len(item.candidates)]
-        target[index] = mine[item.answer]
-        best = mine == mine.min()
-        credit[index] = float(greedy[at]) if len(mine) == 1 else float(best[item.answer]) / best.sum()
-        at += len(mine)
+        losses = nll[at:at + len(item.candidates)]
+        target[index] = losses[item.answer]
+        best = losses == losses.min()
+        credit[index] = float(greedy[at]) if len(losses) == 1 else float(best[item.answer]) / best.sum()
+        at += len(losses)
     return credit, target

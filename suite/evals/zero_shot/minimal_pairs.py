@@ -1,24 +1,25 @@
 """Minimal pairs: of two sentences that differ in one grammatical point, does the model find the right one likelier?
 
-With a folder: BLiMP, arxiv.org/abs/1912.00582 (Warstadt et al.), one JSON-lines file a subset. Without one: pairs made from
-templates, which are easier than BLiMP and are labelled `blimp-offline`. A sentence follows the token that ends a text.
+With a folder: BLiMP, arxiv.org/abs/1912.00582 (Warstadt et al.), one JSON-lines file for each subset. Without one:
+pairs made from templates, easier than BLiMP and labelled `blimp-offline`. A sentence follows the token that ends a
+text.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 
-from lib.errors import SuiteError, require
-from suite.evals.zero_shot.items import Item, stream
+from lib.errors import require
+from suite.evals.zero_shot.items import Item, files, rows, stream
 
 # (singular, plural); verbs likewise: (third person singular, plural)
 NOUNS = (("boy", "boys"), ("girl", "girls"), ("dog", "dogs"), ("cat", "cats"), ("bird", "birds"), ("horse", "horses"),
          ("teacher", "teachers"), ("friend", "friends"), ("king", "kings"), ("farmer", "farmers"))
 THINGS = (("box", "boxes"), ("tree", "trees"), ("house", "houses"), ("book", "books"), ("road", "roads"),
           ("river", "rivers"))
-VERBS = (("runs", "run"), ("sleeps", "sleep"), ("walks", "walk"), ("sings", "sing"), ("plays", "play"), ("waits", "wait"))
+VERBS = (("runs", "run"), ("sleeps", "sleep"), ("walks", "walk"), ("sings", "sing"), ("plays", "play"),
+         ("waits", "wait"))
 ACTIONS = ("saw", "found", "helped", "liked", "asked", "moved")
 PLACES = ("near", "behind", "under", "beside")
 DETERMINERS = (("this", "these"), ("that", "those"))
@@ -47,8 +48,9 @@ def determiners() -> list[Pair]:
 def anaphors() -> list[Pair]:
     """A reflexive pronoun and its antecedent, by gender; both genders are asked alike."""
     other = {"himself": "herself", "herself": "himself"}
-    return [both(f"The {person} {place} the {thing[n]} {action}", own, other[own])
-            for (person, own), place, thing, action in itertools.product(PERSONS, PLACES, THINGS, ACTIONS) for n in (0, 1)]
+    every = itertools.product(PERSONS, PLACES, THINGS, ACTIONS)
+    return [both(f"The {person} {place} the {thing[n]} {action}", pronoun, other[pronoun])
+            for (person, pronoun), place, thing, action in every for n in (0, 1)]
 
 
 TEMPLATES = {"subject_verb_agreement": agreement, "determiner_noun_agreement": determiners,
@@ -63,28 +65,15 @@ def offline(count: int, seed: int) -> list[Item]:
         rng = stream(seed, subset)
         share = count // len(TEMPLATES) + (place < count % len(TEMPLATES))
         require(share <= len(pairs), "count", count, f"at most {len(TEMPLATES) * len(pairs)} offline pairs")
-        chosen = rng.permutation(len(pairs) // 2)[:(share + 1) // 2]          # neighbours are one sentence in both forms
+        chosen = rng.permutation(len(pairs) // 2)[:(share + 1) // 2]        # neighbours are one sentence in both forms
         items += [as_item(pairs[2 * at + n], subset) for at in chosen for n in (0, 1)][:share]
     return items
 
 
 def from_folder(folder: Path, count: int) -> list[Item]:
     """The first `count` pairs of every `*.jsonl` file, by its fields `sentence_good` and `sentence_bad`."""
-    files = sorted(folder.glob("*.jsonl"))
-    if not files:
-        raise SuiteError(f"blimp_folder = {str(folder)!r} is not valid: a folder with BLiMP's subsets as .jsonl files")
-    return [as_item(pair, file.stem) for file in files for pair in itertools.islice(read(file), count)]
-
-
-def read(file: Path):
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-                yield row["sentence_good"], row["sentence_bad"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise SuiteError(f"{file}, line {number}: no JSON object with sentence_good and sentence_bad "
-                                 f"({error!r})") from error
+    return [as_item(pair, file.stem) for file in files(folder, "blimp")
+            for pair in itertools.islice(rows(file, "sentence_good", "sentence_bad"), count)]
 
 
 def as_item(pair: Pair, subset: str) -> Item:

@@ -1,4 +1,4 @@
-"""What tables call a task of the battery: its texts may be those of the hub, or the suite's own."""
+"""The name of a battery task in tables: it tells whose texts were asked, the hub's or the suite's own."""
 
 from __future__ import annotations
 

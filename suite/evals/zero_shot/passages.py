@@ -1,12 +1,11 @@
 """Items from held-out documents: the last word of a passage, and a name or a number that it has given before.
 
-What is asked for stands earlier in the passage, as most of LAMBADA's target words do (arxiv.org/abs/1606.06031, Paperno et
-al.). A passage is a piece of a document as long as the model's training windows, so that nothing needed lies outside.
+The answer stands earlier in the passage, as most of LAMBADA's target words do (arxiv.org/abs/1606.06031, Paperno et
+al.). A passage is a piece of a document no longer than the model's training windows, so that a model can see all of it.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 
 from lib.data import Corpus
 from lib.errors import SuiteError
-from suite.evals.zero_shot.items import Item, stream
+from suite.evals.zero_shot.items import Item, files, rows, stream
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -25,13 +24,13 @@ WORD = re.compile(r"[A-Za-z]+")
 END_OF_SENTENCE = re.compile(r"[.!?]")
 LAST_OF_SENTENCE = re.compile(r" ([A-Za-z]{4,})(?=[.!?])")
 LAST_OF_TEXT = re.compile(r" ([A-Za-z]+)\W*\Z")
-MENTIONS = (re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+\b"), re.compile(r"(?<= )\d+\b"))      # names inside a sentence; numbers
+MENTIONS = (re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+\b"), re.compile(r"(?<= )\d+\b"))     # names in a sentence; numbers
 OTHERS = 3                  # wrong candidates of a cloze, where the passage has as many
 FROM = 0.5                  # only the second half of a passage is asked for
 
 
 def domains(corpus: Corpus, preferred: Sequence[str]) -> list[str]:
-    """Those of `preferred` that the corpus has (the offline corpus has them all); of a person's own corpus, every domain."""
+    """The domains of `preferred` that the corpus has, as the offline corpus does; if it has none, every domain."""
     return [d for d in preferred if d in corpus.domains] or list(corpus.domains)
 
 
@@ -57,10 +56,10 @@ def spread(items: list[Item], count: int) -> list[Item]:
 
 
 def last_words(corpus: Corpus, tokenizer: Tokenizer, count: int, limit: int) -> list[Item]:
-    """The last word of a sentence, where it stands in the passage before that sentence. Domain: stories, if there is one."""
-    made = [last_word(text) for domain in domains(corpus, ("stories",))
-            for text in passages(corpus, domain, tokenizer, limit)]
-    items = [item for item in made if item is not None]
+    """The last word of a sentence, if it stands in the passage before that sentence. Domain: stories, if it exists."""
+    candidates = [last_word(text) for domain in domains(corpus, ("stories",))
+                  for text in passages(corpus, domain, tokenizer, limit)]
+    items = [item for item in candidates if item is not None]
     if not items:
         raise missing("lambada", corpus)
     return spread(items, count)
@@ -83,8 +82,9 @@ def said(passage: str, word: str) -> Item:
 
 def lambada(folder: Path, count: int) -> list[Item]:
     """The first `count` passages of LAMBADA's JSON-lines files (field `text`) in order of their names."""
-    found = [(LAST_OF_TEXT.search(text), text) for text, in rows(folder, "lambada", ("text",))]
-    items = [said(text[:match.start()], match[1]) for match, text in found if match and WORD.search(text[:match.start()])]
+    texts = [(LAST_OF_TEXT.search(text), text) for file in files(folder, "lambada") for text, in rows(file, "text")]
+    items = [said(text[:match.start()], match[1])
+             for match, text in texts if match and WORD.search(text[:match.start()])]
     if not items:
         raise SuiteError(f"lambada_folder = {str(folder)!r} is not valid: no text in it ends with a word after others")
     return items[:count]
@@ -95,28 +95,12 @@ def facts(folder: Path, count: int) -> list[Item]:
 
     A guess is one of the objects that the prompt's relation has.
     """
-    found = list(rows(folder, "cloze", ("relation_id", "prompt", "target_true")))
+    known = [row for file in files(folder, "cloze") for row in rows(file, "relation_id", "prompt", "target_true")]
     objects: dict[str, set[str]] = {}
-    for relation, _, target in found:
+    for relation, _, target in known:
         objects.setdefault(relation, set()).add(target)
     return spread([Item(prompt, (" " + target,), 0, 1 / len(objects[relation]), relation)
-                   for relation, prompt, target in found], count)
-
-
-def rows(folder: Path, task: str, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """These fields of every line of the folder's .jsonl files, without white space at their ends."""
-    files = sorted(folder.glob("*.jsonl"))
-    if not files:
-        raise SuiteError(f"{task}_folder = {str(folder)!r} is not valid: a folder with the task's .jsonl files")
-    for file in files:
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    row = json.loads(line)
-                    yield tuple(row[name].strip() for name in fields)
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
-                    raise SuiteError(f"{file}, line {number}: no JSON object with {' and '.join(fields)} ({error!r})"
-                                     ) from error
+                   for relation, prompt, target in known], count)
 
 
 def cloze(corpus: Corpus, tokenizer: Tokenizer, count: int, limit: int, seed: int) -> list[Item]:
@@ -124,16 +108,16 @@ def cloze(corpus: Corpus, tokenizer: Tokenizer, count: int, limit: int, seed: in
 
     Domains: stories and math of the offline corpus, else every domain; as many items from each that has some.
     """
-    made = []
+    by_domain = []
     for domain in domains(corpus, ("stories", "math")):
         rng = stream(seed, f"cloze {domain}")
-        of_domain = [blank_out(text, rng, domain) for text in passages(corpus, domain, tokenizer, limit)]
-        made.append([item for item in of_domain if item is not None])
-    having = [items for items in made if items]
-    if not having:
+        candidates = [blank_out(text, rng, domain) for text in passages(corpus, domain, tokenizer, limit)]
+        if items := [item for item in candidates if item is not None]:
+            by_domain.append(items)
+    if not by_domain:
         raise missing("cloze", corpus)
-    shares = [count // len(having) + (place < count % len(having)) for place in range(len(having))]
-    return [item for items, share in zip(having, shares, strict=True) for item in spread(items, share)]
+    shares = [count // len(by_domain) + (place < count % len(by_domain)) for place in range(len(by_domain))]
+    return [item for items, share in zip(by_domain, shares, strict=True) for item in spread(items, share)]
 
 
 def blank_out(text: str, rng: np.random.Generator, domain: str) -> Item | None:

@@ -1,4 +1,4 @@
-"""The synthetic tasks as text: assignments and pairs that a model of documentation and code can have seen the like of."""
+"""The synthetic tasks as text: assignments and pairs, as documentation and code have them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ HOPS = (2, 3, 4)            # variable-to-variable assignments; the published ba
 CLAUSES = (2, 3, 4)         # clauses of a LEGO chain; likewise
 CHAINS = 3
 PAIRS = 8
-KEYS = ("apple", "bell", "book", "box", "cat", "chair", "cup", "desk", "dog", "door", "fish", "flag", "fork", "hat", "key",
-        "lamp", "leaf", "map", "moon", "nut", "pen", "ring", "rope", "ship", "shoe", "star", "table", "tree", "wall",
-        "wheel")
+KEYS = ("apple", "bell", "book", "box", "cat", "chair", "cup", "desk", "dog", "door", "fish", "flag", "fork", "hat",
+        "key", "lamp", "leaf", "map", "moon", "nut", "pen", "ring", "rope", "ship", "shoe", "star", "table", "tree",
+        "wall", "wheel")
 
 
 def variable_tracking(count: int, seed: int) -> list[Item]:
@@ -37,7 +37,7 @@ def tracking(rng: np.random.Generator, hops: int) -> Item:
 
 
 def lego(count: int, seed: int) -> list[Item]:
-    """`a = True`, `b = not a`, ... in random order; what is the last variable? (arXiv 2206.04301, truth values as signs)
+    """`a = True`, `b = not a`, ... in random order; what is the last variable? (arXiv 2206.04301, truth as signs)
 
     The answers of each chain length alternate between True and False, so that a constant answer scores 1/2.
     """
@@ -50,7 +50,7 @@ def clauses(rng: np.random.Generator, length: int, wanted: int) -> Item:
     names = rng.permutation(list(string.ascii_lowercase))[:length]
     flips = rng.integers(0, 2, length)
     flips[0] = (wanted + flips[1:].sum()) % 2
-    right = ["not True" if flips[0] else "True"] + [("not " if flips[n] else "") + names[n - 1] for n in range(1, length)]
+    right = [("not " if flip else "") + source for flip, source in zip(flips, ["True", *names], strict=False)]
     lines = [f"{names[n]} = {right[n]}\n" for n in rng.permutation(length)]
     return Item("".join(lines) + f"{names[-1]} =", (" True", " False"), wanted, 0.5, f"steps={length}", True)
 
