@@ -10,7 +10,7 @@ import torch
 
 from lib.config import ModelConfig, PatternSpec, RunConfig, TrainConfig
 from lib.model import build_model, build_pattern
-from lib.ranks import autocast
+from lib.step import autocast
 
 if TYPE_CHECKING:
     from suite.settings.profiles import Profile

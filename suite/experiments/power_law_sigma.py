@@ -62,4 +62,4 @@ def draws_for(sigma: float, budget: int, radius: int, length: int) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if pairs(middle) < wanted else (low, middle)
-    return min((low, high), key=lambda m: abs(pairs(m) - wanted)))
+    return min((low, high), key=lambda m: abs(pairs(m) - wanted))
