@@ -10,15 +10,12 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from lib.errors import require
-from lib.registry import Count, Positive, check, tuples
+from lib.registry import tuples
 
 Items = tuple[tuple[str, Any], ...]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 def freeze(parameters: dict[str, Any]) -> Items:
@@ -49,20 +46,22 @@ class Evaluation(Named):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    vocab: Positive = 32_768
-    d_model: Positive = 512
-    layers: Positive = 16
-    heads: Positive = 8
-    kv_heads: Positive = 2
-    head_dim: Positive = 64
-    hidden: Positive = 1366        # SwiGLU width, 8/3 of d_model
-    position: Literal["rope", "alibi", "nope"] = "rope"
+    vocab: int = 32_768
+    d_model: int = 512
+    layers: int = 16
+    heads: int = 8
+    kv_heads: int = 2
+    head_dim: int = 64
+    hidden: int = 1366             # SwiGLU width, 8/3 of d_model
+    position: str = "rope"         # rope | alibi | nope
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        check(self)
+        for name in ("vocab", "d_model", "layers", "heads", "kv_heads", "head_dim", "hidden"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "an integer of at least 1")
         require(self.heads % self.kv_heads == 0, "kv_heads", self.kv_heads, f"a divisor of heads = {self.heads}")
+        require(self.position in ("rope", "alibi", "nope"), "position", self.position, "one of rope, alibi, nope")
         require(self.position != "rope" or self.head_dim % 2 == 0, "head_dim", self.head_dim,
                 "even, as RoPE turns pairs")
 
@@ -75,24 +74,30 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    steps: Positive = 13_000
-    batch: Positive = 32           # windows a step
-    length: Positive = 1024        # tokens a window
-    lr: Annotated[float, Field(gt=0)] = 3e-4        # peak
-    warmup: Count = 300            # steps
-    final_lr: Share = 0.1          # of the peak, at the end of the cosine
+    steps: int = 13_000
+    batch: int = 32                # windows a step
+    length: int = 1024             # tokens a window
+    lr: float = 3e-4               # peak
+    warmup: int = 300              # steps
+    final_lr: float = 0.1          # of the peak, at the end of the cosine
     weight_decay: float = 0.1      # on matrices only
     beta1: float = 0.9
     beta2: float = 0.95
     clip: float = 1.0
-    precision: Literal["bf16", "fp32"] = "bf16"     # bf16: autocast
+    precision: str = "bf16"        # bf16 (autocast) | fp32
     theta_lr: float = 1.0          # multiplies the learning rate of a pattern's own parameters
-    eval_every: Count = 500        # steps between light evaluations; 0: only at the end
-    seed: Count = 42               # initialisation and order of the data
+    eval_every: int = 500          # steps between light evaluations; 0: only at the end
+    seed: int = 42                 # initialisation and order of the data
 
     def __post_init__(self) -> None:
-        check(self)
-        require(self.warmup <= self.steps, "warmup", self.warmup, f"0 to steps = {self.steps}")
+        for name in ("steps", "batch", "length"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "an integer of at least 1")
+        require(self.lr > 0, "lr", self.lr, "a number above 0")
+        require(0 <= self.warmup <= self.steps, "warmup", self.warmup, f"0 to steps = {self.steps}")
+        require(0 <= self.final_lr <= 1, "final_lr", self.final_lr, "0 to 1")
+        require(self.precision in ("bf16", "fp32"), "precision", self.precision, "bf16 or fp32")
+        require(self.eval_every >= 0, "eval_every", self.eval_every, "0 or more")
+        require(self.seed >= 0, "seed", self.seed, "0 or more")
 
     @property
     def tokens(self) -> int:
