@@ -17,7 +17,8 @@ from typing import Any
 
 import websocket
 
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update",
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-component-update",
          "--disable-background-networking", "--disable-sync", "--remote-debugging-port=0", "--remote-allow-origins=*"]
 START_SECONDS = 60
 
@@ -45,7 +46,8 @@ class Page:
 
     def open(self, path: Path, width: int, height: int = 900) -> None:
         """Show a file at a width, and wait until it is loaded."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+                  mobile=width < 600)
         self.call("Page.navigate", url=path.as_uri())
         self.until("document.readyState === 'complete' && location.protocol === 'file:'")
         self.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
@@ -85,7 +87,8 @@ class Page:
 def browser() -> Iterator[Page]:
     """A tab of a browser of its own, which is closed at the end."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-        process = subprocess.Popen([chromium(), *FLAGS, f"--user-data-dir={home}", "about:blank"], stderr=subprocess.DEVNULL)
+        process = subprocess.Popen([chromium(), *FLAGS, f"--user-data-dir={home}", "about:blank"],
+                                   stderr=subprocess.DEVNULL)
         try:
             port = _port(Path(home) / "DevToolsActivePort")
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=START_SECONDS) as answer:

@@ -29,7 +29,8 @@ def judgement(identifier: str, document: str, verdict: str, *, notebook: str = D
     claim = Claim(identifier, document, f"What {identifier} says: a < b & c", f"comparison of {identifier}",
                   Region.read(region or {"below": 0}), notebook, section, call, published)
     measured = {"effect": -0.042, "low": -0.051, "high": -0.033, "p": 0.012, "seeds": 3} if verdict in MEASURED else {}
-    return Judgement(claim, verdict, **{"unit": call.measure.unit, "sentence": f"found of {identifier}", **measured, **own})
+    return Judgement(claim, verdict,
+                     **{"unit": call.measure.unit, "sentence": f"found of {identifier}", **measured, **own})
 
 
 def judgements(runs: list[str]) -> list[Judgement]:
@@ -43,7 +44,8 @@ def judgements(runs: list[str]) -> list[Judgement]:
         judgement("P1", "powerlaw", "not tested", notebook=WAITING, section="Any",
                   sentence="Not tested: its notebook has not run yet."),
         judgement("C1", "christoffel", "failed", sentence="KeyError: 'no such <series>'"),
-        judgement("A1", "audit", "supported", effect=133.0, low=None, high=None, p=None, exact=True, seeds=0, unit="distances",
+        judgement("A1", "audit", "supported", effect=133.0, low=None, high=None, p=None, exact=True, seeds=0,
+                  unit="distances",
                   region={"equals": 133}, section="A heading that is not there"),
         judgement(LONG, "suite", "supported", runs=("f" * 16,)),
         judgement("S2", "suite", "contradicted", effect=0.3293, low=None, high=None, p=None, seeds=1, unit="times"),
@@ -75,7 +77,8 @@ def all_patterns(runs: list[str], seeds: int = 1) -> pd.DataFrame:
                 rows += [{**own, "split": domain, "length": length, "value": value * factor * share}
                          for length, value in ((256, NEAR[name]), (1024, FAR[name]))]
                 rows += [{**own, "split": domain, "length": 1024, "variant": "rope=yarn", "value": 3.0},
-                         {**own, "split": domain, "step": 100, "value": 3.0}, {**own, "measure": "nll", "value": np.log(3.0)}]
+                         {**own, "split": domain, "step": 100, "value": 3.0},
+                         {**own, "measure": "nll", "value": np.log(3.0)}]
     return pd.DataFrame(rows).reindex(columns=list(COLUMNS))
 
 

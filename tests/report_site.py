@@ -1,4 +1,5 @@
-"""A small finished profile for the report's tests: database, corpus manifest, tables, notebooks and their page, made up."""
+"""A small finished profile for the report's tests: database, corpus manifest, tables, notebooks and their page, made
+up."""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ class Site:
         """The page that is written, with these claims in place of what would be judged."""
         if claims is not None:
             made_up_claims.replace_judging(self.patch, claims)
-        return BeautifulSoup(build(PROFILE, status, str(paths.ROOT.parent / "my texts")).read_text("utf-8"), "html.parser")
+        return BeautifulSoup(build(PROFILE, status, str(paths.ROOT.parent / "my texts")).read_text("utf-8"),
+                             "html.parser")
 
     @property
     def index(self) -> Path:
@@ -117,7 +119,8 @@ class Site:
             own.to_csv(paths.results(PROFILE) / f"{own['experiment'].iloc[0]}.csv", index=False)
         write_notebooks(table)
         other = as_json(self.claims)
-        self.other("overnight", [{**own, "verdict": "undecided"} if own["identifier"] == "F1" else own for own in other])
+        self.other("overnight",
+                   [{**own, "verdict": "undecided"} if own["identifier"] == "F1" else own for own in other])
 
     @property
     def claims(self) -> list:
@@ -134,7 +137,8 @@ def write_corpus() -> str:
     """A manifest alone; returns the corpus's fingerprint."""
     folder = paths.corpora() / "0123456789abcdef"
     folder.mkdir(parents=True)
-    counts = {domain: {"train": {"documents": 3000 + i, "tokens": 3_500_000, "bytes": 9_000_000}, "removed": {"copies": 41},
+    counts = {domain: {"train": {"documents": 3000 + i, "tokens": 3_500_000, "bytes": 9_000_000},
+                       "removed": {"copies": 41},
                        "heldout": {"documents": 120 + i, "tokens": 150_000, "bytes": 400_000}}
               for i, domain in enumerate(DOMAINS)}
     manifest = {"source": "offline", "config": {"vocab": 2048}, "pieces": 2048, "domains": counts, "files": {},
@@ -167,8 +171,10 @@ def measured(model: Model, run: RunConfig, number: int, perplexity: float) -> li
     labels = {"experiment": DONE, "series": model.series, "role": model.role, "pattern": model.pattern,
               "family": model.family, "window": model.parameters.get("window"), "setting": model.setting,
               "seed": run.train.seed, "run": fingerprint(run),
-              "train_length": 256, "train_tokens": run.train.tokens, "parameters": 1_836_416, "pairs": model.keys * 8 * 256,
-              "keys_per_query": model.keys, "run_tokens_per_s": 9000.0 + 10 * number, "measure": "perplexity", "length": 256}
+              "train_length": 256, "train_tokens": run.train.tokens, "parameters": 1_836_416,
+              "pairs": model.keys * 8 * 256,
+              "keys_per_query": model.keys, "run_tokens_per_s": 9000.0 + 10 * number, "measure": "perplexity",
+              "length": 256}
     rows = []
     for domain, factor in zip(DOMAINS, (1.6, 0.7, 0.5, 1.79), strict=True):
         own = {**labels, "split": domain}
@@ -252,7 +258,7 @@ AUDIT = """# Audit of the documents
 
 | row | finding |
 |---|---|
-| <a id="row-12"></a>12 | Not $75$ but 133, see [the sweep](../notebooks/01_window_sweep.ipynb) <script>alert(2)</script> |
+| <a id="row-12"></a>12 | Not $75$: [the sweep](../notebooks/01_window_sweep.ipynb) <script>alert(2)</script> |
 """
 HOSTILE = ('<script src="https://cdn.example.org/require.js"></script><iframe src="https://example.org"></iframe>'
            '<p>kept HTML with $\\beta$</p>')

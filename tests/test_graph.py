@@ -1,4 +1,5 @@
-"""Information flow: closed forms of small graphs, brute force, and the numbers of audit.md (rows 12, 20, 22, 24, 25)."""
+"""Information flow: closed forms of small graphs, brute force, and the numbers of audit.md (rows 12, 20, 22, 24,
+25)."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def test_when_edges_are_listed_and_layers_stacked_then_they_are_those_of_the_ora
 
 def test_when_the_16_layer_stack_is_united_then_it_has_133_distances():
     assert len(graph.stack_distances(PAPER, 1024)) == 133                                 # audit, row 12
-    assert len(graph.layer_distances(build("scaled_base", window=8), 0, 1024)) == 19      # the window's 9 and 10 beyond it
+    # the window's 9 and 10 beyond it
+    assert len(graph.layer_distances(build("scaled_base", window=8), 0, 1024)) == 19
     assert graph.stack_sums(PAPER, 1024)[1].sum() == len(graph.layer_distances(PAPER, 0, 1024))
 
 
@@ -105,7 +107,8 @@ def test_when_the_graph_is_known_then_so_is_its_spectral_gap():
         graph.spectral_gap(path, 0, 1)
 
 
-@pytest.mark.parametrize("pattern", [build("power_law", budget=7, window=1, causal=False), build("bigbird", causal=False),
+@pytest.mark.parametrize("pattern",
+                         [build("power_law", budget=7, window=1, causal=False), build("bigbird", causal=False),
                                      PAPER, build("longnet", segment=4, heads=3)], ids=lambda p: p.name)
 def test_when_the_laplacian_is_made_from_the_mask_then_its_gap_is_the_same(pattern):
     mask = pattern.mask(0, 50).any(0)

@@ -14,7 +14,8 @@ from lib.patterns import build, names
 from suite.study import figures as plots
 from suite.study import gallery
 
-MODELS = ["Dense", "Fibonacci, fixed", "Fibonacci, linear ramp", "Local window, equal edges", "Power law, sigma=0.5, B=32",
+MODELS = ["Dense", "Fibonacci, fixed", "Fibonacci, linear ramp", "Local window, equal edges",
+          "Power law, sigma=0.5, B=32",
           "Power law, sigma=1.2, B=32", "Christoffel 31/256", "Christoffel 32/256", "Dense, rope=yarn"]
 SUMMARY = pd.DataFrame({"pairs": np.geomspace(1e4, 1e5, 9), "mean": np.linspace(20, 30, 9)}, index=MODELS)
 LINES = pd.DataFrame(np.random.default_rng(0).random((4, 9)) + 1, index=[0, 8, 64, 256], columns=MODELS)
@@ -47,10 +48,13 @@ def spans(axes, across: int = 0) -> dict[float, list[float]]:
 FIGURES = {
     "lines": lambda: plots.lines(LINES, x="x", y="y", log_x=True, log_y=True, mark=(64, "here"), zero=True,
                                  ticks=[0, 64, 64], levels={"Dense": 1.5}),
-    "panels of lines": lambda: plots.lines({"one": LINES.iloc[1:], "two": LINES.iloc[1:, :3]}, x="x", y="y", log_x=True),
+    "panels of lines": lambda: plots.lines({"one": LINES.iloc[1:], "two": LINES.iloc[1:, :3]}, x="x", y="y",
+                                           log_x=True),
     "against_pairs": lambda: plots.against_pairs(SUMMARY),
-    "points without intervals": lambda: plots.intervals(SUMMARY[["mean"]].set_axis(["estimate"], axis=1), x="perplexity"),
-    "alpha_paths": lambda: plots.alpha_paths({f"model {n}": pd.DataFrame(np.ones((3, 4)), [0, 5, 10]) for n in range(4)}),
+    "points without intervals": lambda: plots.intervals(SUMMARY[["mean"]].set_axis(["estimate"], axis=1),
+                                                        x="perplexity"),
+    "alpha_paths": lambda: plots.alpha_paths({f"model {n}": pd.DataFrame(np.ones((3, 4)), [0, 5, 10])
+                                              for n in range(4)}),
     "cells": lambda: plots.cells(pd.DataFrame(np.eye(3)), title="t", x="distance", digits=3),
     "bars": lambda: plots.bars({"Christoffel 31/256": pd.Series([1, 2]), "Dense": pd.Series([3, 4])}, x="x", y="y"),
     "everything": lambda: gallery.everything(32),
@@ -90,6 +94,15 @@ def test_when_an_axis_counts_tokens_then_its_ticks_are_few_and_plain():
     assert not [text for text in shown if "10^" in text or "mathdefault" in text]
 
 
+def test_when_a_model_beats_all_with_as_few_pairs_then_it_is_on_the_dashed_line():
+    table = pd.DataFrame({"pairs": [30, 10, 20, 20, 40], "mean": [2.0, 5.0, 6.0, 4.0, 3.0]}, index=list("abcde"))
+    assert list(plots.frontier(table).index) == ["b", "d", "a"]
+    axes = plots.against_pairs({"one": table, "two": table.assign(spread=0.5)}).axes
+    step = next(line for line in axes[1].get_lines() if line.get_linestyle() == "--")
+    assert list(step.get_xdata()) == [10, 20, 30] and list(step.get_ydata()) == [5.0, 4.0, 2.0]
+    assert sorted(round(ends[1] - ends[0], 2) for ends in spans(axes[1], across=1).values()) == [1.0] * 4
+
+
 def test_when_numbers_are_large_then_they_are_short():
     numbers = {64: "64", 1024: "1024", 25_000: "25k", 263_168: "263k", 1.2e9: "1.2G", 3e12: "3T", 0.5: "0.5"}
     assert {value: plots.short(value) for value in numbers} == numbers
@@ -101,7 +114,8 @@ def test_when_intervals_are_rows_then_they_end_at_their_bounds_and_every_panel_h
     table = ranges(Dense=0.1, Christoffel=0.4)
     panels = pd.concat([table.assign(group="a"), table.iloc[::-1].assign(group="b")])
     fig = plots.intervals(panels, x="accuracy", chance={"a": 0.1, "b": 0.2})
-    assert [text.get_text() for text in fig.axes[0].get_yticklabels()] == ["Christoffel", "Dense"]      # the first is on top
+    # the first is on top
+    assert [text.get_text() for text in fig.axes[0].get_yticklabels()] == ["Christoffel", "Dense"]
     for axes, level in zip(fig.axes, (0.1, 0.2), strict=True):
         assert spans(axes) == {1.0: [0.0, 0.3], 0.0: [0.3, 0.6]}
         assert [list(line.get_xdata()) for line in axes.get_lines() if line.get_label() == "chance"] == [[level, level]]
@@ -120,7 +134,8 @@ def test_when_one_difference_is_far_beyond_the_others_then_it_is_written_at_the_
 
 def test_when_intervals_are_lines_then_bins_stay_in_order_and_each_panel_has_its_own():
     table = ranges(**{"0-12": 0.1, "13-24": -0.1, "first time": 0.0})
-    fig = plots.intervals({"all": {"Dense": table, "Power law": table}, "copy": {"Dense": table.iloc[:2]}}, x="d", y="nats",
+    fig = plots.intervals({"all": {"Dense": table, "Power law": table}, "copy": {"Dense": table.iloc[:2]}}, x="d",
+                          y="nats",
                           places={"one window": 0.5}, zero=True)
     ticks = [[label.get_text() for label in axes.get_xticklabels()] for axes in fig.axes]
     assert ticks == [["0-12", "13-24", "first time"], ["0-12", "13-24"]] and entries(fig) == ["Dense", "Power law"]
@@ -137,7 +152,8 @@ def test_when_lines_run_over_numbers_then_the_ticks_are_the_numbers_of_all():
 
 
 def test_when_no_line_is_fitted_then_the_points_stand_alone_and_else_the_band_is_there():
-    points, line = ranges(a=0.02, b=0.01).assign(tokens=[1e6, 2e6]), ranges(a=0.02, b=-0.1).set_index(pd.Index([1e6, 4e8]))
+    points, line = ranges(a=0.02, b=0.01).assign(tokens=[1e6, 2e6]), ranges(a=0.02,
+                                                                            b=-0.1).set_index(pd.Index([1e6, 4e8]))
     curves = pd.DataFrame({"seed 1": [0.1, 0.0]}, index=[1e6, 2e6])
     fitted, alone = (entries(plots.trend(points, own, curves, y="y", mark=(4e8, "the paper's tokens")))
                      for own in (line, pd.DataFrame()))
@@ -156,7 +172,8 @@ def test_when_models_are_ranked_then_the_first_is_on_top_and_each_length_has_its
 
 
 def test_when_differences_are_cells_then_they_hold_the_numbers_and_mark_the_certain_ones():
-    cells = pd.DataFrame({"docs": [(-0.02, True), (0.01, False)], "code": [(0.0, False), (0.3, True)]}, index=["a", "b"])
+    cells = pd.DataFrame({"docs": [(-0.02, True), (0.01, False)], "code": [(0.0, False), (0.3, True)]},
+                         index=["a", "b"])
     words = texts(plots.difference_cells(cells).axes[0])
     assert [word.strip() for word in words] == ["-0.020 •", "+0.000", "+0.010", "+0.300 •"]
 

@@ -31,7 +31,8 @@ def test_when_the_page_opens_then_the_claims_come_first_and_are_counted_in_total
     first = page.select("main > section")[0]
     assert first["id"] == "claims" and text(first.h2) == "8 claims, and whether they hold"
     assert [text(item) for item in first.select(".verdicts li")] == [
-        "3 ✓ supported", "2 ✗ contradicted", "1 ? undecided at this profile", "1 – not tested here", "1 ! could not be judged"]
+        "3 ✓ supported", "2 ✗ contradicted", "1 ? undecided at this profile", "1 – not tested here",
+                                                                     "1 ! could not be judged"]
     rows = [[text(cell) for cell in row.find_all(["th", "td"])] for row in first.select(".tally tr")]
     assert rows[0] == ["Document", "", "✓ supported", "✗ contradicted", "? undecided", "– not tested", "! failed"]
     assert rows[1:] == [["Fibonacci", "", "1", "1", "1", "", ""], ["Power law", "", "", "", "", "1", ""],
@@ -46,9 +47,11 @@ def test_when_a_claim_is_shown_then_all_that_decides_it_stands_in_its_row(page, 
     for own in claims:
         row = text(page.find(id=f"claim-{own.claim.id}"))
         unit = own.unit if own.effect is not None else ""
-        for said in (own.claim.id, own.claim.statement, own.verdict, own.claim.comparison, own.claim.rule, own.sentence, unit):
+        for said in (own.claim.id, own.claim.statement, own.verdict, own.claim.comparison, own.claim.rule, own.sentence,
+                     unit):
             assert said in row, (own.claim.id, said)
-    shown = {name: text(page.select_one(f"#claim-{name} .effect")) for name in ("F1", "F2", "F3", "A1", "S2", "P1", "C1")}
+    shown = {name: text(page.select_one(f"#claim-{name} .effect"))
+             for name in ("F1", "F2", "F3", "A1", "S2", "P1", "C1")}
     assert shown == {"F1": "−0.042 nats a token −0.051 to −0.033 3 seeds", "F2": "1.50 % 1.10 to 1.90 one seed",
                      "F3": "−0.04 nats a token −0.10 to 0.05 3 seeds", "A1": "133 distances exact",
                      "S2": "0.3293 times no interval one seed", "P1": "Its notebook has not run yet.",
@@ -65,8 +68,10 @@ def test_when_an_interval_would_decide_but_the_correction_does_not_let_it_then_i
     shown = site.build(claims=[judgement("F1", "fibonacci", "undecided", p=0.21), *SUPPORTED[1:],
                                judgement("F2", "fibonacci", "undecided", high=0.01, p=0.21)])
     corrected = [cell.find_parent("tr")["id"] for cell in shown.select(".ledger .effect") if "after Holm" in text(cell)]
-    assert corrected == ["claim-F1"] and "p = 0.210 after Holm's correction" in text(shown.select_one("#claim-F1 .effect"))
-    assert "could not be judged" not in text(shown.select_one("#claims"))           # nothing failed: no count of failures
+    assert corrected == ["claim-F1"]
+    assert "p = 0.210 after Holm's correction" in text(shown.select_one("#claim-F1 .effect"))
+    # nothing failed: no count of failures
+    assert "could not be judged" not in text(shown.select_one("#claims"))
 
 
 def test_when_a_row_leads_to_its_evidence_then_it_is_the_heading_else_the_notebook_and_runs_of_the_appendix(page, site):
@@ -97,7 +102,8 @@ def test_when_the_page_is_written_then_it_is_judged_once_and_ledger_json_holds_i
     assert json.loads(path.read_text()) == []
 
 
-@pytest.mark.parametrize("numbers", [{"effect": float("nan"), "low": None, "high": None, "p": None}, {"high": float("inf")}])
+@pytest.mark.parametrize("numbers",
+                         [{"effect": float("nan"), "low": None, "high": None, "p": None}, {"high": float("inf")}])
 def test_when_a_measure_gives_no_number_then_it_is_failed(monkeypatch, site, numbers):
     made_up_claims.replace_judging(monkeypatch, [judgement("F1", "fibonacci", "contradicted", **numbers)])
     own, = ledger.judged(PROFILE, "", [DONE])
@@ -110,7 +116,8 @@ def test_when_a_measure_gives_no_number_then_it_is_failed(monkeypatch, site, num
 def test_when_another_profile_was_judged_then_its_verdict_stands_beside_and_untested_ones_do_not(page):
     said = {row["id"]: [text(mark) for mark in row.select(".verdict")] for row in page.select(".ledger tbody tr")}
     assert said["claim-F1"] == ["✓ supported", "overnight: ? undecided"]
-    assert said["claim-F2"] == ["✗ contradicted", "overnight: ✗ contradicted"] and said["claim-P1"] == ["– not tested"]
+    assert said["claim-F2"] == ["✗ contradicted", "overnight: ✗ contradicted"]
+    assert said["claim-P1"] == ["– not tested"]
 
 
 @pytest.mark.parametrize(("content", "message"), [
@@ -132,19 +139,23 @@ def test_when_a_rule_has_changed_then_a_verdict_by_the_earlier_one_is_left_out_w
     site.other("earlier", [{**entries[0], "rule": "another"}, entries[1], {**entries[1], "identifier": "gone"}])
     shown = site.build(claims=claims)
     assert "1 verdict of profile earlier is left out: by an earlier rule." in text(shown.select_one("#claims"))
-    assert "earlier" not in text(shown.find(id="claim-F1")) and "earlier: ✓ supported" in text(shown.find(id="claim-F2"))
+    assert "earlier" not in text(shown.find(id="claim-F1"))
+    assert "earlier: ✓ supported" in text(shown.find(id="claim-F2"))
 
 
 # Numbers and intervals
 
 @pytest.mark.parametrize(("value", "decimals", "expected"), [
-    (0.0, None, "0"), (133.0, None, "133"), (-0.0273, None, "−0.0273"), (1234567.0, None, "1,234,567"), (4.8, None, "4.8"),
-    (0.123456, None, "0.1235"), (1234.56, None, "1,235"), (-0.0004, 3, "0.000"), (-1.25, 1, "−1.2"), (20.0, 2, "20.00")])
+    (0.0, None, "0"), (133.0, None, "133"), (-0.0273, None, "−0.0273"), (1234567.0, None, "1,234,567"),
+                                                             (4.8, None, "4.8"),
+    (0.123456, None, "0.1235"), (1234.56, None, "1,235"), (-0.0004, 3, "0.000"), (-1.25, 1, "−1.2"),
+                                                             (20.0, 2, "20.00")])
 def test_when_a_number_is_written_then_digits_and_sign_are_those_of_a_page(value, decimals, expected):
     assert ledger.written(value, decimals) == expected
 
 
-@pytest.mark.parametrize(("low", "high", "decimals"), [(-0.051, -0.033, 3), (0.1, 0.9, 2), (-3.0, 12.0, 0), (1.0, 1.00001, 5)])
+@pytest.mark.parametrize(("low", "high", "decimals"),
+                         [(-0.051, -0.033, 3), (0.1, 0.9, 2), (-3.0, 12.0, 0), (1.0, 1.00001, 5)])
 def test_when_an_interval_is_narrow_then_more_decimals_are_shown(low, high, decimals):
     assert ledger.digits(judgement("F1", "fibonacci", "undecided", effect=low, low=low, high=high)) == decimals
 
@@ -152,7 +163,8 @@ def test_when_an_interval_is_narrow_then_more_decimals_are_shown(low, high, deci
 @pytest.mark.parametrize(("region", "effect", "low", "high"), [
     ({"below": 0}, -0.042, -0.051, -0.033), ({"below": 1}, 1.5, 1.1, 1.9), ({"above": 0}, 0.0, -1, 2),
     ({"between": [-0.02, 0.02]}, 0.05, 0.01, 0.09)])
-def test_when_an_interval_is_drawn_then_places_are_its_numbers_and_the_claimed_side_is_shaded(region, effect, low, high):
+def test_when_an_interval_is_drawn_then_places_are_its_numbers_and_the_claimed_side_is_shaded(region, effect, low,
+                                                                                              high):
     own = judgement("F1", "fibonacci", "undecided", region=region, effect=effect, low=low, high=high)
     svg = BeautifulSoup(ledger.Row(own).plot, "html.parser")
     start, end = map(float, re.fullmatch(r"M([\d.]+) 7H([\d.]+)", svg.select_one(".span")["d"]).groups())
@@ -164,7 +176,8 @@ def test_when_an_interval_is_drawn_then_places_are_its_numbers_and_the_claimed_s
     kind, ends = next(iter(region.items()))
     bounds = ends if kind == "between" else [-np.inf, ends] if kind == "below" else [ends, np.inf]
     expected = np.clip([place(bound) for bound in bounds], 0, ledger.WIDE)
-    assert (left, left + float(svg.rect["width"])) == pytest.approx(expected, abs=0.4) and svg.svg["aria-hidden"] == "true"
+    assert (left, left + float(svg.rect["width"])) == pytest.approx(expected,
+                                                                    abs=0.4) and svg.svg["aria-hidden"] == "true"
 
 
 # The picture of all patterns
@@ -187,7 +200,8 @@ def test_when_all_patterns_are_done_then_their_picture_stands_under_the_counts_a
 
 def test_when_all_patterns_are_not_done_then_the_chart_of_pairs_takes_the_place(site):
     shown = site.build(claims=SUPPORTED)
-    assert shown.select_one("#picture img")["alt"].startswith("Scatter plot of perplexity against attended pairs. 19 series")
+    alt = shown.select_one("#picture img")["alt"]
+    assert alt.startswith("Scatter plot of perplexity against attended pairs. 19 series")
     assert shown.select_one("#summary img") is None and shown.select_one("#picture-values") is None
 
 
@@ -209,12 +223,12 @@ def test_when_there_are_seeds_then_the_interval_is_students_over_them(site, tmp_
 
 def test_when_perplexities_are_far_off_then_they_are_written_and_the_axis_ends_before(site, tmp_path):
     found = ranking_of(made_up_claims.all_patterns(list(site.table["run"].unique())), tmp_path)
-    axes = pictures.draw_ranking(found, pictures.WIDE).axes[0]
+    axes = pictures.draw_ranking(found).axes[0]
     assert 22.1 < axes.get_xlim()[1] < 25
     assert {note.get_text() for note in axes.texts} == {"118", "40, 55"}
     assert [tick.get_text() for tick in axes.get_yticklabels()][-1] == "Local window"
     near = dataclasses.replace(found, places=tuple(place for place in found.places if place.far < 25))
-    assert not pictures.draw_ranking(near, pictures.PHONE).axes[0].texts
+    assert not pictures.draw_ranking(near).axes[0].texts
 
 
 def test_when_one_series_has_several_settings_then_each_is_a_row(site, tmp_path):
@@ -222,4 +236,5 @@ def test_when_one_series_has_several_settings_then_each_is_a_row(site, tmp_path)
     table = made_up_claims.all_patterns(runs)
     other = table[table["series"] == "Power law"].assign(setting="sigma=0.5", run=runs[-1])
     found = ranking_of(pd.concat([table, other]), tmp_path)
-    assert {place.name for place in found.places} == {*NEAR} - {"Power law"} | {"Power law, W=6", "Power law, W=6 sigma=0.5"}
+    assert {place.name for place in found.places} == {*NEAR} - {"Power law"} | {"Power law, W=6",
+                                                                                "Power law, W=6 sigma=0.5"}

@@ -18,13 +18,14 @@ class NotebookStatus:
 
 
 def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") -> Path:
-    """Write outputs/<profile>/report/index.html with ledger.json, and README.md beside the tables; returns the page's path.
+    """Write outputs/<profile>/report/index.html with ledger.json, and README.md beside the tables; returns the page's
+    path.
 
-    status: every notebook of the suite by name, in the order of the page. Only what belongs to a notebook that is done or
-    fresh counts as a result, and every claim of the ledger is judged from it; of a failed one the partial output is shown.
-    The page replaces the last one in one step.
-    corpus: the folder that `CORPUS` names, for the commands on the page and for judging; empty: the offline corpus.
-    Raises `SuiteError` for tables or notebooks that are not what the suite writes, naming the file.
+    status: every notebook of the suite by name, in the order of the page. Only what belongs to a notebook that is done
+    or fresh counts as a result, and every claim of the ledger is judged from it; of a failed one the partial output is
+    shown. The page replaces the last one in one step. corpus: the folder that `CORPUS` names, for the commands on the
+    page and for judging; empty: the offline corpus. Raises `SuiteError` for tables or notebooks that are not what the
+    suite writes, naming the file.
     """
     from suite.report.build import \
         write  # nbconvert and matplotlib are imported only when there is a page to write

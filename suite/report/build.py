@@ -54,7 +54,8 @@ class Entry:
 
     @property
     def error_line(self) -> str:
-        """The message alone: the last line of a traceback says what happened, and a first line with a colon what follows."""
+        """The message alone: the last line of a traceback says what happened, and a first line with a colon what
+        follows."""
         lines = [line.strip() for line in self.error.splitlines() if line.strip()] or ["It gave no message."]
         introduced = len(lines) > 1 and lines[0].endswith(":") and not lines[0].startswith("Traceback")
         return f"{lines[0]} {lines[-1]}" if introduced else lines[-1]
@@ -89,14 +90,16 @@ def page(facts: Facts, status: Mapping[str, NotebookStatus], judgements: Sequenc
         css=(pages.TEMPLATES / "page.css").read_text("utf-8") + (pages.TEMPLATES / "claims.css").read_text("utf-8"),
         notebooks=entries, audit=audit, finished=sum(entry.state in DONE for entry in entries),
         failed=sum(entry.state == "failed" for entry in entries),
-        rows=rows, counts=ledger.counts(rows), documents=ledger.documents(rows), ledger_notes=notes, other_profiles=list(others),
+        rows=rows, counts=ledger.counts(rows), documents=ledger.documents(rows), ledger_notes=notes,
+                                                              other_profiles=list(others),
         headings={heading.anchor: heading.text for entry in entries for heading in entry.section.headings},
         sections=set(status), ranking=ranking, picture=pictures.ranked(ranking) if ranking else None,
         series=series, groups=groups, chart=pictures.chart(groups) if groups else None, domains=summary.domains(series),
         other_runs=summary.without_perplexity(facts.table))
 
 
-def _entries(facts: Facts, status: Mapping[str, NotebookStatus], rows: Sequence[Row], audit: Section | None) -> list[Entry]:
+def _entries(facts: Facts, status: Mapping[str, NotebookStatus], rows: Sequence[Row],
+             audit: Section | None) -> list[Entry]:
     """Every notebook, with what it concluded replaced by the ledger's rows."""
     anchors = {*status, *([audit.name, *audit.anchors] if audit else [])}
     box = _environment().get_template("macros.html.j2").module.claim_box
@@ -112,7 +115,8 @@ def _entries(facts: Facts, status: Mapping[str, NotebookStatus], rows: Sequence[
 
 
 def error_in(executed: Path) -> str | None:
-    """The error that an execution left in its notebook; if it is not the present one, that execution was an earlier one."""
+    """The error that an execution left in its notebook; if it is not the present one, that execution was an earlier
+    one."""
     return pages.read(executed).metadata.get("suite", {}).get("error") if executed.exists() else None
 
 
@@ -134,7 +138,8 @@ def results_readme(facts: Facts) -> str:
     """The columns of every table in outputs/<profile>/results, from `COLUMNS`."""
     rows = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in COLUMNS.items())
     return (f"# Tables of the profile `{escape(facts.profile)}`\n\n"
-            "One tidy table an experiment: a row a measured value, empty where a column does not apply. All have the same\n"
-            "columns, so they can be put below one another. `run` is text: `pandas.read_csv(path, dtype={'run': str})`.\n"
+            "One tidy table an experiment: a row a measured value, empty where a column does not apply. All have the\n"
+            "same columns, so they can be put below one another. `run` is text:\n"
+            "`pandas.read_csv(path, dtype={'run': str})`.\n"
             "`variants/` holds tables of notebooks that were executed with other parameters than the profile's.\n"
             f"They are made again by `{Facts.command(facts, 'report')}`.\n\n| column | meaning |\n|---|---|\n{rows}\n")

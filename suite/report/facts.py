@@ -75,7 +75,8 @@ class Text:
 
     @property
     def origins(self) -> list[str]:
-        """Of text from the hub: data sets of every domain and of the battery's tasks, with configuration, commit, licence."""
+        """Of text from the hub: data sets of every domain and of the battery's tasks, with configuration, commit,
+        licence."""
         sources = [(name, source) for name, domain in self.domains.items() for source in domain.get("sources", ())]
         sources += [(f"{task}, {source['items']:,} items", source)
                     for task, source in self.manifest.get("evaluations", {}).items()]
@@ -85,8 +86,8 @@ class Text:
 
     @property
     def domains(self) -> dict[str, dict[str, Any]]:
-        """documents, tokens and bytes by domain and split; `removed` is how many documents were left out, `sources` where
-        hub text is from."""
+        """documents, tokens and bytes by domain and split; `removed` is how many documents were left out, `sources`
+        where hub text is from."""
         return self.manifest["domains"]
 
     def tokens(self, split: str) -> int:
@@ -95,7 +96,8 @@ class Text:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the page says of a profile's runs, corpora and tables. corpus: the folder that `CORPUS` names, or nothing."""
+    """All that the page says of a profile's runs, corpora and tables. corpus: the folder that `CORPUS` names, or
+    nothing."""
     profile: str
     corpus: str
     table: pd.DataFrame            # see `summary.read_tables`
@@ -141,7 +143,8 @@ class Facts:
         return list(dict.fromkeys(run.place for run in self.runs))
 
     def command(self, target: str, **more: str) -> str:
-        """The command that makes this again, as one types it in the repository's folder; `more` are make's variables."""
+        """The command that makes this again, as one types it in the repository's folder; `more` are make's
+        variables."""
         folder = shlex.quote(os.path.relpath(self.corpus, paths.ROOT)) if self.corpus else ""
         variables = {**more, "PROFILE": self.profile, "CORPUS": folder}
         return " ".join(["make", target, *(f"{key}={value}" for key, value in variables.items() if value)])
@@ -181,6 +184,6 @@ def read_texts(wanted: Iterable[str]) -> tuple[Text, ...]:
     there = {corpus.fingerprint: Text(corpus.fingerprint, corpus.manifest) for corpus in corpora}
     for fingerprint in wanted:
         if fingerprint not in there:
-            raise SuiteError(f"no corpus in {paths.corpora()} has the fingerprint {fingerprint} that runs were trained on; "
-                             "run the report again, it is built anew")
+            raise SuiteError(f"no corpus in {paths.corpora()} has the fingerprint {fingerprint} that runs were trained "
+                             "on; run the report again, it is built anew")
     return tuple(there[fingerprint] for fingerprint in wanted)

@@ -27,24 +27,25 @@ from pygments.lexers import PythonLexer
 
 _NAMESPACE = "http://www.w3.org/1998/Math/MathML"
 # MathML elements that latex2mathml writes, with the number of children of those that have a fixed one.
-_MATHML = {"mfrac": 2, "mroot": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder": 2, "mover": 2, "munderover": 3,
-           **dict.fromkeys(("math", "mrow", "mi", "mn", "mo", "ms", "mtext", "mspace", "mstyle", "msqrt", "mtable", "mtr",
-                            "mlabeledtr", "mtd", "mpadded", "mphantom", "menclose", "mmultiscripts", "mprescripts", "none"))}
-_MATHML_ATTRIBUTES = {"display", "alttext", "mathvariant", "mathsize", "displaystyle", "scriptlevel", "stretchy", "fence",
-                      "form", "separator", "accent", "movablelimits", "minsize", "maxsize", "width", "height", "depth",
-                      "lspace", "rspace", "linethickness", "notation", "columnalign", "columnspacing", "columnlines",
-                      "rowalign", "rowspacing", "rowlines"}
+_MATHML: dict[str, int | None] = {
+    "mfrac": 2, "mroot": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder": 2, "mover": 2, "munderover": 3,
+    **dict.fromkeys(("math", "mrow", "mi", "mn", "mo", "ms", "mtext", "mspace", "mstyle", "msqrt", "mtable", "mtr",
+                     "mtd", "mlabeledtr", "mpadded", "mphantom", "menclose", "mmultiscripts", "mprescripts", "none"))}
+_MATHML_ATTRIBUTES = {
+    "display", "alttext", "mathvariant", "mathsize", "displaystyle", "scriptlevel", "stretchy", "fence", "form",
+    "separator", "accent", "movablelimits", "minsize", "maxsize", "width", "height", "depth", "lspace", "rspace",
+    "linethickness", "notation", "columnalign", "columnspacing", "columnlines", "rowalign", "rowspacing", "rowlines"}
 _VERBATIM = ("code", "pre", "math", "kbd", "samp")           # a dollar in these is no formula
 _HEADINGS = re.compile(r"h[1-6]")
-_NUMBER = re.compile(r"[-+\u2212]?[\d,\u202f]+(?:\.\d+)?(?:e[-+]?\d+)?\s*(?:%|\u00d7|x)?(?:\s*\u00b1\s*[\d.,]+)?|nan|inf",
-                     re.IGNORECASE)
+_NUMBER = re.compile(
+    r"[-+\u2212]?[\d,\u202f]+(?:\.\d+)?(?:e[-+]?\d+)?\s*(?:%|\u00d7|x)?(?:\s*\u00b1\s*[\d.,]+)?|nan|inf", re.IGNORECASE)
 _RUN = re.compile(r"[0-9a-f]{16}")
 
 
 # Markdown and mathematics
 
 def mathml(tex: str, block: bool = False) -> str:
-    """MathML of `tex` (without delimiters); its source where the converter fails or leaves a command it does not know."""
+    """MathML of `tex` (without delimiters); its source where it cannot be converted whole."""
     try:
         converted = convert(tex.strip(), display="block" if block else "inline")
         complete = all(map(_complete, ElementTree.fromstring(converted).iter()))
@@ -72,9 +73,10 @@ _DOLLARS = math_inline_dollar(allow_space=False, allow_digits=False, allow_doubl
 
 
 def _formula(state: StateInline, silent: bool) -> bool:
-    """The plugin's rule for `$...$`, but a code span is no part of a formula: in "$5, and `$x$` is code" nothing is one."""
+    """The plugin's rule for `$...$`, but a formula holds no backtick: in "$5, and `$x$` is code" nothing is one."""
     source, end = state.src, state.src.find("$", state.pos + 2)
-    state.src = source + " "                 # at the start of a text the plugin takes the last character for the one before
+    # at the start of a text the plugin takes the last character for the one before
+    state.src = source + " "
     found = "`" not in source[state.pos:end] and _DOLLARS(state, silent)
     state.src = source
     return found
@@ -94,7 +96,7 @@ _MARKDOWN, _FORMULAS = _parser("commonmark", "table", "strikethrough"), _parser(
 
 
 def markdown(text: str) -> str:
-    """HTML of Markdown, formulas as MathML, code spans and blocks untouched. Not safe: it holds the HTML of the text."""
+    """HTML of Markdown, formulas as MathML. Not safe: it holds the HTML of the text."""
     return _MARKDOWN.render(text)
 
 
@@ -106,15 +108,16 @@ def formulas(text: str) -> str:
 # Safety
 
 def _allowed(tag: str, name: str, value: str) -> str | None:
-    """The attribute's value; None drops it: a picture is embedded, and a link leads to the web or to a place of the page."""
+    """The attribute's value; None drops it: pictures are embedded, links lead to the web or within the page."""
     dropped = not value.startswith("data:image/") if name == "src" else name == "href" and value.startswith("data:")
     return None if dropped else value
 
 
 _CLEANER = nh3.Cleaner(
     tags=(nh3.ALLOWED_TAGS | set(_MATHML) | {"tfoot"}) - {"area", "map"},
-    clean_content_tags={"script", "style", "svg", "iframe", "object", "template", "noscript", "textarea", "select", "title"},
-    attributes={"*": {"class", "id", "style"}, "a": {"href", "title"}, "abbr": {"title"}, "img": {"src", "alt", "width"},
+    clean_content_tags={"script", "style", "svg", "iframe", "object", "template", "noscript", "textarea", "select",
+                        "title"},
+    attributes={"*": {"class", "id", "style"}, "a": {"href"}, "abbr": {"title"}, "img": {"src", "alt", "width"},
                 "details": {"open"}, "ol": {"start"}, "div": {"data-claim"}, "td": {"colspan", "rowspan"},
                 "th": {"colspan", "rowspan"}, **dict.fromkeys(_MATHML, _MATHML_ATTRIBUTES)},
     attribute_filter=_allowed, url_schemes={"http", "https", "mailto", "data"}, link_rel=None,
@@ -122,7 +125,7 @@ _CLEANER = nh3.Cleaner(
 
 
 def safe(fragment: str) -> str:
-    """The fragment without anything that runs or loads: scripts, event attributes, frames, forms, resources from elsewhere."""
+    """The fragment without scripts, event attributes, frames, forms and resources from elsewhere."""
     return _CLEANER.clean(fragment)
 
 
@@ -137,7 +140,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Tidied:
-    """A fragment for the page. question: HTML of the first paragraph if all of it is bold. anchors: identifiers in it."""
+    """A fragment for the page. question: HTML of the first paragraph if it is bold. anchors: its identifiers."""
     html: str
     question: str
     headings: tuple[Heading, ...]
@@ -148,10 +151,10 @@ def tidy(fragment: str, prefix: str, runs: Collection[str] = (), anchors: Collec
          claims: Mapping[str, str] | None = None) -> Tidied:
     """The fragment made safe and fit for a section whose heading is an h2 with the identifier `prefix`.
 
-    Headings start at h3 and skip no level; identifiers begin with the prefix. Every image has alternative text, a figure a
-    link to how it was made (`made_of`), a table a caption, scopes and a box to scroll in. Links lead to the web, to one of
-    the page's `anchors` (`03_extrapolation`, `audit-row-12`) or to one of its `runs`; other links become plain text. What a
-    notebook said of a claim gives way to what the ledger says: `claims`, HTML by identifier.
+    Headings start at h3 and skip no level; identifiers begin with the prefix. Every image has alternative text, a
+    figure a link to how it was made (`made_of`), a table a caption, scopes and a box to scroll in. Links lead to the
+    web, to one of the page's `anchors` (`03_extrapolation`, `audit-row-12`) or to one of its `runs`; other links become
+    plain text. What a notebook said of a claim gives way to what the ledger says: `claims`, HTML by identifier.
     """
     soup = BeautifulSoup(safe(fragment), "html.parser")
     _convert_formulas(soup)

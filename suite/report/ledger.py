@@ -1,4 +1,5 @@
-"""The ledger as the page shows it: every claim judged at this profile, its verdicts at others, and ledger.json beside it."""
+"""The ledger as the page shows it: every claim judged at this profile, its verdicts at others, and ledger.json beside
+it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ VERDICTS = {"supported": ("supported", "\u2713"), "contradicted": ("contradicted
 # Short and long names of the documents, in the order of the page.
 DOCUMENTS = {"fibonacci": ("Fibonacci", "Depth-staggered Fibonacci offsets"),
              "powerlaw": ("Power law", "Critical power-law edges"),
-             "christoffel": ("Christoffel", "Christoffel-balanced offsets"), "audit": ("Audit", "Audit of the documents"),
+             "christoffel": ("Christoffel", "Christoffel-balanced offsets"),
+             "audit": ("Audit", "Audit of the documents"),
              "suite": ("Suite", "The suite's own questions")}
 WIDE, HIGH = 132, 14          # of the small picture of an interval, pixels
 
@@ -58,7 +60,8 @@ class Row:
     @property
     def interval(self) -> str:
         low, high = self.judgement.low, self.judgement.high
-        return "" if low is None else f"{written(low, digits(self.judgement))} to {written(high, digits(self.judgement))}"
+        decimals = digits(self.judgement)
+        return "" if low is None else f"{written(low, decimals)} to {written(high, decimals)}"
 
     @property
     def p(self) -> str:
@@ -90,8 +93,9 @@ class Row:
         def x(value: float) -> float:
             return WIDE * (min(max(value, left), right) - left) / (right - left)
         zero = f'<path class="zero" d="M{x(0.0):.1f} 0V{HIGH}"/>' if left < 0 < right else ""
-        return Markup(f'<svg class="interval" viewBox="0 0 {WIDE} {HIGH}" width="{WIDE}" height="{HIGH}" aria-hidden="true">'
-                      f'<rect x="{x(region.low):.1f}" width="{max(1.0, x(region.high) - x(region.low)):.1f}" height="{HIGH}"/>'
+        shaded = max(1.0, x(region.high) - x(region.low))
+        return Markup(f'<svg class="interval" viewBox="0 0 {WIDE} {HIGH}" width="{WIDE}" height="{HIGH}" '
+                      f'aria-hidden="true"><rect x="{x(region.low):.1f}" width="{shaded:.1f}" height="{HIGH}"/>'
                       f'{zero}<path class="span" d="M{x(own.low):.1f} {HIGH // 2}H{x(own.high):.1f}"/>'
                       f'<circle cx="{x(own.effect):.1f}" cy="{HIGH // 2}" r="3"/></svg>')
 
@@ -143,13 +147,15 @@ def counts(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def digits(judgement: Judgement) -> int | None:
-    """Decimals that show where the interval's ends lie; None for a number without an interval: four significant digits."""
+    """Decimals that show where the interval's ends lie; None for a number without an interval: four significant
+    digits."""
     width = judgement.high - judgement.low if judgement.low is not None else 0.0
     return min(5, max(0, 1 - math.floor(math.log10(width)))) if width > 0 else None
 
 
 def written(value: float, decimals: int | None) -> str:
-    """A number as the page writes it, with a true minus sign. decimals None: four significant digits, no trailing zero."""
+    """A number as the page writes it, with a true minus sign. decimals None: four significant digits, no trailing
+    zero."""
     if decimals is not None or value == int(value):
         text = f"{value:z,.{decimals or 0}f}"
     else:
@@ -199,7 +205,8 @@ def read(path: Path) -> list[Entry]:
     return entries
 
 
-def verdicts_of_others(profile: str, judgements: Collection[Judgement]) -> tuple[dict[str, Mapping[str, str]], list[str]]:
+def verdicts_of_others(profile: str, judgements: Collection[Judgement]) -> tuple[dict[str, Mapping[str, str]],
+                                                                                 list[str]]:
     """Verdicts by profile and claim from the other profiles' ledger.json, and a note on each that is left out.
 
     A verdict counts only if its rule was the present one; what a profile did not test is not shown.

@@ -23,7 +23,8 @@ from suite.report.html import Heading
 TEMPLATES = Path(__file__).parent / "templates"
 AUDIT = paths.ROOT / "docs" / "audit.md"
 PRIORITY = ("text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain")
-LIVE = ("application/vnd.jupyter.widget-view+json", "application/javascript")      # their text says only that they are there
+# their text says only that they are there
+LIVE = ("application/vnd.jupyter.widget-view+json", "application/javascript")
 NOT_FOR_THE_PAGE = ("progress", "caption_line")      # metadata that suite.settings.progress and suite.notebook set
 _PROGRESS = re.compile(r"\d+%\|.*\||\d+/\d+ \[\d+:\d+")                    # a bar of tqdm, or its counts and times
 _TITLE = re.compile(r"\A\s*#[ \t]+(?P<title>[^\n]+?)[ \t#]*(?:\n|\Z)")
@@ -31,7 +32,8 @@ _TITLE = re.compile(r"\A\s*#[ \t]+(?P<title>[^\n]+?)[ \t#]*(?:\n|\Z)")
 
 @dataclass(frozen=True)
 class Section:
-    """A notebook or document on the page. html, question: safe HTML, empty before it is there; anchors: see `html.Tidied`."""
+    """A notebook or document on the page. html, question: safe HTML, empty before it is there; anchors: see
+    `html.Tidied`."""
     name: str
     title: str
     html: str = ""
@@ -70,7 +72,8 @@ def document(path: Path, notebooks: Collection[str]) -> Section | None:
     text = path.read_text(encoding="utf-8")
     title = _TITLE.match(text)
     tidied = html.tidy(html.markdown(text[title.end():] if title else text), path.stem, anchors=notebooks)
-    return Section(path.stem, plain(title["title"]) if title else path.stem, tidied.html, "", tidied.headings, tidied.anchors)
+    return Section(path.stem, plain(title["title"]) if title else path.stem, tidied.html, "", tidied.headings,
+                   tidied.anchors)
 
 
 def title_of(notebook: nbformat.NotebookNode) -> str:
@@ -140,8 +143,9 @@ def _merge_parameters(notebook: nbformat.NotebookNode) -> None:
         lines = declared.source.splitlines()
         for node in ast.parse(declared.source).body:
             if node.target.id in values:
-                line, value = lines[node.lineno - 1].encode(), values.pop(node.target.id).encode()
-                lines[node.lineno - 1] = (line[:node.value.col_offset] + value + line[node.value.end_col_offset:]).decode()
+                at, old = node.lineno - 1, node.value
+                line, value = lines[at].encode(), values.pop(node.target.id).encode()
+                lines[at] = (line[:old.col_offset] + value + line[old.end_col_offset:]).decode()
     except (SyntaxError, AttributeError):       # not the cells that the suite writes: both are shown as they are
         return
     if not values:
@@ -165,6 +169,7 @@ def _kept(output: nbformat.NotebookNode) -> nbformat.NotebookNode | None:
 
 
 def _settled(text: str) -> str:
-    """What a terminal would show in the end: after a carriage return the line is written anew; progress bars are gone."""
+    """What a terminal would show in the end: after a carriage return the line is written anew; progress bars are
+    gone."""
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
     return "\n".join(line for line in lines if not _PROGRESS.search(strip_ansi(line)))

@@ -13,9 +13,11 @@ from lib.errors import SuiteError
 from suite.experiments.base import COLUMNS
 from suite.study.stats import mean_over_runs, sample_std
 
-_NUMBERS = ["seed", "train_length", "train_tokens", "parameters", "pairs", "keys_per_query", "length", "position", "layer",
+_NUMBERS = ["seed", "train_length", "train_tokens", "parameters", "pairs", "keys_per_query", "length", "position",
+            "layer",
             "step", "value", "run_seconds", "run_tokens_per_s", "run_peak_memory_mib"]
-_PART = ["position", "layer", "step"]                                # empty in a measure of whole windows after training
+# empty in a measure of whole windows after training
+_PART = ["position", "layer", "step"]
 _LABELS = ["series", "role", "pattern", "family", "base", "schedule", "window", "setting"]
 _SHOWN = ["experiment", "run", "series", "window", "setting"]        # a row of each is enough to list it
 ROWS = 100_000          # of a table that are read at a time
@@ -107,7 +109,8 @@ def _perplexity(table: pd.DataFrame) -> pd.Series:
 
 
 def whole_windows(table: pd.DataFrame) -> pd.DataFrame:
-    """The perplexities of the unchanged model after the last step, at any length; without a length, at the training length."""
+    """The perplexities of the unchanged model after the last step, at any length; without a length, at the training
+    length."""
     rows = table[_perplexity(table) & table[_PART].isna().all(axis=1)]
     return rows.assign(length=rows["length"].fillna(rows["train_length"]))
 
@@ -120,7 +123,8 @@ def perplexities(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def series_of(table: pd.DataFrame) -> list[Series]:
-    """All series that have a perplexity; by recipe, best first. A shared run is called what the first notebook calls it."""
+    """All series that have a perplexity; by recipe, best first. A shared run is called what the first notebook calls
+    it."""
     rows = perplexities(table)
     if rows.empty:
         return []

@@ -1,4 +1,5 @@
-"""Figures of results, in one style. A family of patterns keeps its colour everywhere, and colours suit colour-blind readers.
+"""Figures of results, in one style. A family of patterns keeps its colour everywhere, and colours suit colour-blind
+readers.
 
 `lines` draws values over a number, `intervals` everything that has an interval, the others one kind of table each.
 Every function returns a matplotlib `Figure` that pyplot does not know, so that a notebook shows it once: by `nb.show`.
@@ -21,7 +22,8 @@ from matplotlib.figure import Figure
 
 STYLE = {
     "font.size": 9, "axes.titlesize": 9.5, "axes.labelsize": 9, "legend.fontsize": 8, "legend.frameon": False,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6", "grid.linewidth": 0.6,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6",
+         "grid.linewidth": 0.6,
     "axes.axisbelow": True, "lines.linewidth": 1.6, "lines.markersize": 4.5, "figure.dpi": 110, "savefig.dpi": 150,
     "image.cmap": "cividis",
 }
@@ -54,7 +56,8 @@ LOOKS = {
     "Dense, mask=window": Look(GREY, "D", "--"), "Dense, mask=sinks": Look(LIGHT, "P", ":"),
     "Local window": Look(GREY, "D"), "Random offsets": Look(LIGHT, "X", "--"), "Random keys": Look(LIGHT, "P", ":"),
     "Fixed stride": Look(LIGHT, "*", "-."),
-    "Fibonacci, fixed": Look(SKY), "Fibonacci, linear ramp": Look(BLUE), "Fibonacci, coprime ramp": Look(NAVY, "^", "--"),
+    "Fibonacci, fixed": Look(SKY), "Fibonacci, linear ramp": Look(BLUE),
+         "Fibonacci, coprime ramp": Look(NAVY, "^", "--"),
     "Fibonacci, descending ramp": Look(BLUE, "v", "--"), "Fibonacci, permuted ramp": Look(NAVY, "P", ":"),
     "Fibonacci, learned": Look(GREEN, "P"), "Fibonacci, learned from the ramp": Look(TEAL, "X", "--"),
     "Powers of two": Look(AMBER, "s", "--"), "Matched powers of two": Look(AMBER, "D", ":"),
@@ -135,8 +138,8 @@ def lines(tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, x: str, y: str, 
           markers: bool = True, levels: Mapping[str, float] | None = None) -> Figure:
     """One line a column of a table over its index; several tables (by title) are panels with one y axis.
 
-    mark: a vertical line with words. zero: a line at y = 0. ticks: the ticks of the x axis. levels: horizontal lines by the
-    name that the legend gives them.
+    mark: a vertical line with words. zero: a line at y = 0. ticks: the ticks of the x axis. levels: horizontal lines by
+    the name that the legend gives them.
     """
     tables = tables if isinstance(tables, Mapping) else {title: tables}
     shown = looks(dict.fromkeys(name for table in tables.values() for name in table.columns))
@@ -154,7 +157,8 @@ def lines(tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, x: str, y: str, 
             axes.axhline(0, color=GREY, linewidth=0.8)
         if mark is not None:
             axes.axvline(mark[0], color=GREY, linewidth=0.8, linestyle=":")
-            axes.annotate(mark[1], (mark[0], 1), xycoords=("data", "axes fraction"), xytext=(3, -2), va="top", fontsize=8,
+            axes.annotate(mark[1], (mark[0], 1), xycoords=("data", "axes fraction"), xytext=(3, -2), va="top",
+                          fontsize=8,
                           textcoords="offset points", color=GREY)
         axes.set(xlabel=x, title=title)
     legend(fig, grid)
@@ -187,7 +191,8 @@ def scales(axes: Axes, index: Iterable[float], log_x: bool, log_y: bool, ticks: 
 
 def legend(fig: Figure, grid: Sequence[Axes]) -> None:
     """The legend of several lines beside the panels, in the order of their right ends, so that the eye finds them."""
-    named = {line.get_label(): line for axes in grid for line in axes.get_lines() if not line.get_label().startswith("_")}
+    named = {line.get_label(): line for axes in grid for line in axes.get_lines()
+             if not line.get_label().startswith("_")}
     order = sorted(named, key=lambda name: -float(named[name].get_ydata()[-1]) if len(named[name].get_ydata()) else 0.0)
     if len(named) > 1:
         fig.legend([named[name] for name in order], order, loc="outside right center")
@@ -199,11 +204,11 @@ def intervals(tables: pd.DataFrame | Mapping[str, Any], *, x: str, y: str = "", 
               columns: int = 3, limit: float = 0.0) -> Figure:
     """Estimates with their intervals (columns `estimate`, `low`, `high`; without the last two, points alone).
 
-    Without `y` a name is a row, the first on top: one table with the names as its index, and panels by its column `group`
-    or a table a panel. With `y` a name is a line over bins in their order: a table a name with the bins as its index, or
-    such tables by panel.
-    zero: a line at 0. chance: a dotted line, the same or one a panel. places: words at places between the bins of lines.
-    limit: how many times its median end a panel of rows shows; an estimate beyond is written at the edge.
+    Without `y` a name is a row, the first on top: one table with the names as its index, and panels by its column
+    `group` or a table a panel. With `y` a name is a line over bins in their order: a table a name with the bins as its
+    index, or such tables by panel. zero: a line at 0. chance: a dotted line, the same or one a panel. places: words at
+    places between the bins of lines. limit: how many times its median end a panel of rows shows; an estimate beyond is
+    written at the edge.
     """
     by_panel = {title: table.rename_axis("name") for title, table in _by_panel(tables, lines=bool(y)).items()}
     names = list(dict.fromkeys(name for table in by_panel.values() for name in table.index))
@@ -223,7 +228,8 @@ def intervals(tables: pd.DataFrame | Mapping[str, Any], *, x: str, y: str = "", 
             across(0, color=GREY, linewidth=0.8)
         for words, place in (places or {}).items():
             axes.axvline(place, color=BROWN, linewidth=0.9, linestyle=":")
-            axes.annotate(words, (place, 1), xycoords=("data", "axes fraction"), xytext=(-2, -3), rotation=90, ha="right",
+            axes.annotate(words, (place, 1), xycoords=("data", "axes fraction"), xytext=(-2, -3), rotation=90,
+                          ha="right",
                           va="top", textcoords="offset points", fontsize=7, color=BROWN)
         axes.set(title=title, xlabel=x)
     if y or chance is not None:
@@ -257,7 +263,8 @@ def _rows_with_intervals(axes: Axes, table: pd.DataFrame, shown: Mapping[str, Lo
             axes.annotate(f"{value:+.2f}", (np.copysign(end, value), at), fontsize=7, va="center", color=own.color,
                           ha="right" if value > 0 else "left")
         else:
-            axes.errorbar([value], [at], xerr=_spread(row.to_frame().T), color=own.color, marker=own.marker, markersize=5,
+            axes.errorbar([value], [at], xerr=_spread(row.to_frame().T), color=own.color, marker=own.marker,
+                          markersize=5,
                           linestyle="", elinewidth=1.8)
     axes.set(ylim=(-0.6, len(names) - 0.4), **({"xlim": (-1.05 * end, 1.05 * end)} if limit else {}))
     axes.set_yticks(range(len(names)), names)
@@ -280,19 +287,37 @@ def _lines_with_intervals(axes: Axes, table: pd.DataFrame, shown: Mapping[str, L
 
 
 @drawn
-def against_pairs(summary: pd.DataFrame, *, value: str = "mean", y: str = "perplexity", title: str = "") -> Figure:
-    """Each model's value against its attended pairs (log scale), named in a legend from best to worst."""
-    fig, axes = figure(3.6)
-    for name, own in looks(summary.index).items():
-        row = summary.loc[name]
-        axes.scatter(row["pairs"], row[value], color=own.color, marker=own.marker, s=42, label=name, zorder=3)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(short)
-    axes.xaxis.set_minor_formatter(short)
-    axes.xaxis.set_minor_locator(mpl.ticker.LogLocator(subs=(2, 3, 5)))
-    axes.set(xlabel="attended pairs a training window, all layers", ylabel=y, title=title)
-    fig.legend(loc="outside right center", title="best first", alignment="left")
+def against_pairs(tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, y: str = "perplexity",
+                  title: str = "") -> Figure:
+    """Each model's `mean` against its attended `pairs` (log scale), named in a legend from best to worst.
+
+    Several tables (by title) are panels below one another; a column `spread` is drawn as bars.
+    """
+    tables = tables if isinstance(tables, Mapping) else {title: tables}
+    shown = looks(dict.fromkeys(pd.concat(tables.values()).sort_values("mean").index))
+    fig, grid = panels(len(tables), 3.7)
+    for axes, (title, table) in zip(grid, tables.items(), strict=True):
+        best = frontier(table)
+        if len(best) > 1:
+            axes.step(best["pairs"], best["mean"], where="post", color=LIGHT, linewidth=1, linestyle="--", zorder=1)
+        for name, row in table.iterrows():
+            axes.errorbar(row["pairs"], row["mean"], yerr=row.get("spread"), color=shown[name].color, linewidth=1,
+                          marker=shown[name].marker, markersize=6, zorder=3)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(short)
+        axes.xaxis.set_minor_formatter(short)
+        axes.xaxis.set_minor_locator(mpl.ticker.LogLocator(subs=(2, 5)))
+        axes.set(xlabel="attended pairs a training window, all layers", ylabel=y, title=title)
+    marks = [_mark(own.color, name, own.color, own.marker) for name, own in shown.items()]
+    marks.append(mpl.lines.Line2D([], [], color=LIGHT, linewidth=1, linestyle="--", label="best with as few pairs"))
+    fig.legend(handles=marks, loc="outside right upper", title="best first", alignment="left")
     return fig
+
+
+def frontier(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows that no row with as few pairs beats, from few pairs to many."""
+    ordered = table.sort_values(["pairs", "mean"])
+    return ordered[ordered["mean"] < ordered["mean"].cummin().shift(fill_value=np.inf)]
 
 
 @drawn
@@ -318,7 +343,8 @@ def cells(table: pd.DataFrame, *, title: str = "", low: float = 0.0, high: float
 
 @drawn
 def difference_cells(table: pd.DataFrame, *, title: str = "") -> Figure:
-    """Differences as shaded cells with their numbers, blue below zero; a cell is a pair (estimate, whether it is certain)."""
+    """Differences as shaded cells with their numbers, blue below zero; a cell is a pair (estimate, whether it is
+    certain)."""
     values = table.map(lambda cell: cell[0]).astype(float)
     words = table.map(lambda cell: f"{cell[0]:+.3f}{' •' if cell[1] else '  '}")
     end = float(values.abs().stack().quantile(0.9)) or 1.0
@@ -328,7 +354,8 @@ def difference_cells(table: pd.DataFrame, *, title: str = "") -> Figure:
 def _shaded(values: pd.DataFrame, words: pd.DataFrame, title: str, x: str, y: str, **colours: Any) -> Figure:
     import seaborn as sns
     fig, axes = figure(0.9 + 0.24 * len(values))
-    sns.heatmap(values, ax=axes, annot=words, fmt="", linewidths=0.5, cbar=False, annot_kws={"fontsize": 7.5}, **colours)
+    sns.heatmap(values, ax=axes, annot=words, fmt="", linewidths=0.5, cbar=False, annot_kws={"fontsize": 7.5},
+                **colours)
     axes.set(title=title, xlabel=x, ylabel=y)
     axes.tick_params(axis="y", rotation=0)
     return fig
@@ -369,8 +396,8 @@ def dumbbells(table: pd.DataFrame, columns: Sequence[str], *, x: str) -> Figure:
     return fig
 
 
-def _mark(color: str, label: str, fill: str) -> mpl.lines.Line2D:
-    return mpl.lines.Line2D([], [], color=color, marker="o", linestyle="", markerfacecolor=fill, label=label)
+def _mark(color: str, label: str, fill: str, marker: str = "o") -> mpl.lines.Line2D:
+    return mpl.lines.Line2D([], [], color=color, marker=marker, linestyle="", markerfacecolor=fill, label=label)
 
 
 def _role_marks(table: pd.DataFrame) -> list[mpl.lines.Line2D]:
@@ -379,7 +406,8 @@ def _role_marks(table: pd.DataFrame) -> list[mpl.lines.Line2D]:
 
 @drawn
 def scatters(table: pd.DataFrame, y: str, *, columns: int = 3) -> Figure:
-    """A panel a column of `table` against its column `y`: one point a model, coloured by its `role`; rank is what counts."""
+    """A panel a column of `table` against its column `y`: one point a model, coloured by its `role`; rank is what
+    counts."""
     shown = [column for column in table if column not in (y, "role")]
     colors = table["role"].map({role: color for role, (_, color) in ROLES.items()})
     fig, grid = panels(len(shown), 2.4, columns, y, sharey=True)
@@ -397,9 +425,11 @@ def scatters(table: pd.DataFrame, y: str, *, columns: int = 3) -> Figure:
 
 @drawn
 def trend(points: pd.DataFrame, line: pd.DataFrame, curves: pd.DataFrame, *, y: str, mark: tuple[float, str]) -> Figure:
-    """Differences of whole runs with intervals, what runs logged on the way, and a fitted line with its prediction band.
+    """Differences of whole runs with intervals, what runs logged on the way, and a fitted line with its prediction
+    band.
 
-    points: `tokens`, `estimate`, `low`, `high`. line: index tokens, the same three. curves: index tokens, a column a run.
+    points: `tokens`, `estimate`, `low`, `high`. line: index tokens, the same three. curves: index tokens, a column a
+    run.
     """
     fig, axes = figure(3.4)
     for name in curves:

@@ -20,7 +20,8 @@ def masks(patterns: Mapping[str, Pattern], length: int, *, layer: int = 0, head:
     fig, grid = panels(len(patterns), WIDTH / min(columns, len(patterns)) + 0.35, columns)
     for axes, (name, pattern) in zip(grid, patterns.items(), strict=True):
         picture = pattern.mask(range(pattern.layers)[layer], length)[head]
-        axes.imshow(picture, cmap=ListedColormap(["#f4f4f4", FAMILIES[pattern.family]]), interpolation="nearest", vmin=0, vmax=1)
+        axes.imshow(picture, cmap=ListedColormap(["#f4f4f4", FAMILIES[pattern.family]]), interpolation="nearest",
+                    vmin=0, vmax=1)
         axes.set_title(f"{in_lines(name, 18)}\n{picture.sum() / length:.1f} keys a query", fontsize=7.5)
         axes.set(xticks=[], yticks=[])
     return fig
@@ -40,7 +41,8 @@ def stack(patterns: Mapping[str, Pattern], length: int, *, window: int = -1) -> 
     for axes, (name, pattern) in zip(grid, patterns.items(), strict=True):
         for layer in range(pattern.layers):
             distances = np.array([d for d in distances_of(pattern, layer, length) if d > 0])
-            for chosen, size, color in ((distances <= window, 5, GREY), (distances > window, 9, FAMILIES[pattern.family])):
+            for chosen, size, color in ((distances <= window, 5, GREY),
+                                        (distances > window, 9, FAMILIES[pattern.family])):
                 axes.scatter(distances[chosen], np.full(chosen.sum(), layer), s=size, color=color)
         axes.set_xscale("log", base=2)
         axes.set(title=name)
@@ -75,7 +77,8 @@ def offsets(patterns: Mapping[str, Pattern], length: int, *, layer: int = 0) -> 
 
 @drawn
 def sequence(inputs: np.ndarray, targets: np.ndarray) -> Figure:
-    """One sequence of a task: what is read, and below it what is to be said where it is asked (target -100: nothing)."""
+    """One sequence of a task: what is read, and below it what is to be said where it is asked (target -100:
+    nothing)."""
     fig, axes = figure(1.3)
     box = {"facecolor": BLUE, "edgecolor": BLUE, "pad": 1.5}
     for at, (token, target) in enumerate(zip(inputs.tolist(), targets.tolist(), strict=True)):

@@ -22,7 +22,8 @@ DENSE_SPECTRUM = 512        # up to this many tokens all eigenvalues are compute
 
 
 def edges(pattern: Pattern, layer: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Queries and keys `(i, j)` of a layer, int64 each, by query, then key; a pair that several heads have counts once."""
+    """Queries and keys `(i, j)` of a layer, int64 each, by query, then key; a pair that several heads have counts
+    once."""
     plan = pattern.plan(layer, length)
     if isinstance(plan, EdgeTable):
         i = np.broadcast_to(np.arange(length)[:, None], plan.keys.shape)
@@ -63,7 +64,8 @@ def stack_distances(pattern: Pattern, length: int) -> tuple[int, ...]:
 
 
 def reachable_distances(steps: Sequence[Iterable[int]], limit: int) -> np.ndarray:
-    """Which distances `0 <= d < limit` are sums of one distance from each of the first n sets: Boolean, a row for each n.
+    """Which distances `0 <= d < limit` are sums of one distance from each of the first n sets: Boolean, a row for each
+    n.
 
     Row 0 is distance 0 alone. Exact, on a text without an end; the sets hold distances >= 0 (0 is the query itself).
     """
@@ -90,9 +92,11 @@ def residues(distances: Iterable[int], modulus: int) -> np.ndarray:
 
 
 def reach_by_depth(pattern: Pattern, length: int, depth: int | None = None) -> np.ndarray:
-    """Share of (query, token) pairs that 1, 2, … `depth` layers connect, float64 `[depth]` (default: the pattern's layers).
+    """Share of (query, token) pairs that 1, 2, … `depth` layers connect, float64 `[depth]` (default: the pattern's
+    layers).
 
-    Counts pairs j <= i of a causal pattern, all pairs of a bidirectional one. Layers are used in order, then from the first.
+    Counts pairs j <= i of a causal pattern, all pairs of a bidirectional one. Layers are used in order, then from the
+    first.
     """
     depth = pattern.layers if depth is None else depth
     require(depth >= 1, "depth", depth, "an integer of at least 1")
@@ -113,7 +117,8 @@ def diameter(pattern: Pattern, layer: int, length: int) -> int | None:
 def spectral_gap(pattern: Pattern, layer: int, length: int) -> float:
     """Second smallest eigenvalue of the normalised Laplacian `I - D^-1/2 A D^-1/2` of a layer's mask.
 
-    A has weight 1 where either token attends the other, and no self-loops. 0 where the graph is not connected; needs T >= 2.
+    A has weight 1 where either token attends the other, and no self-loops. 0 where the graph is not connected; needs T
+    >= 2.
     """
     require(length >= 2, "length", length, "an integer of at least 2 (a gap needs two tokens)")
     attended = adjacency(pattern, layer, length).astype(np.float64)
@@ -132,7 +137,8 @@ def spectral_gap(pattern: Pattern, layer: int, length: int) -> float:
 
 
 def prefix_discrepancy(word: Sequence[int], slope: Fraction) -> Fraction:
-    """Largest distance of the ones in a prefix from `slope` times its length, exactly; below 1 for a Christoffel word."""
+    """Largest distance of the ones in a prefix from `slope` times its length, exactly; below 1 for a Christoffel
+    word."""
     ones, worst = 0, Fraction(0)
     for n, letter in enumerate(word, 1):
         ones += letter
