@@ -105,6 +105,7 @@ def test_when_there_are_many_runs_then_each_question_has_the_answer_of_its_own_r
     assert filled.missing(asked) == [replace(plan[5], evaluations=(further,)), asked[1]]
     filled.connection.execute("update runs set status = 'failed' where run = ?", (filled.fingerprint(plan[7].run),))
     assert not filled.trained(plan[7].run) and filled.missing([plan[7]]) == [plan[7]]
+    assert filled.missing([Job.of(plan[7].run)]) == [Job.of(plan[7].run)]      # without evaluations too
     keys = [filled.fingerprint(job.run) for job in plan[7:9]]
     assert filled.evaluations(keys) == {keys[1]: set(map(module.evaluation_fingerprint, EVALUATIONS))}
     filled.connection.execute("delete from evaluations where run_id = (select id from runs where run = ?)",
