@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 
 import psutil
 import pytest
@@ -29,24 +28,18 @@ from suite.settings.progress import Active
 pytestmark = pytest.mark.usefixtures("outputs")
 
 
-def test_when_experiments_share_a_run_then_it_is_trained_once_with_the_evaluations_of_all():
-    done = []
+def test_when_experiments_share_a_run_then_it_is_trained_once_and_a_later_evaluation_trains_nothing():
+    done, shown = [], Quiet()
     jobs = (job(1, 1), job(2, 1), job(1, 2), job(1, 1))
     train(*jobs, workers=2, on_news=lambda run, failure: done.append((run, failure)))
     assert sorted(events("trained")) == ["trained 1", "trained 2"]
     assert sorted(events("evaluate 1")) == ["evaluate 1 task {'count': 1}", "evaluate 1 task {'count': 2}"]
     assert set(done) == {(run_fingerprint(job(s).run, None), None) for s in (1, 2)}
-    database = Database("tiny")
+    database, before = Database("tiny"), events()
     assert database.missing([job(1, 1, 2), job(2, 1)]) == []
     assert database.metrics(job(1, 2)).query("measure == 'accuracy'")["value"].tolist() == [2.0]
     assert database.array(job(1, 2), Evaluation.of("task", count=2), "right").shape == (2, 3)
-
-
-def test_when_all_is_there_then_no_worker_starts_and_a_new_evaluation_trains_nothing():
-    shown = Quiet()
-    train(job(1, 1))
-    before = events()
-    ensure([job(1, 1)], "tiny", None, hosts=Local(1, ("no such program",)), shown=shown)
+    ensure([job(1, 1)], "tiny", None, hosts=Local(1, ("no such program",)), shown=shown)     # all is there
     assert events() == before and shown.summary == "1 run there already"
     train(job(1, 1, 5))
     assert events()[len(before):] == ["load 1 from 4", "evaluate 1 task {'count': 5}"]
@@ -59,29 +52,23 @@ def test_when_a_worker_is_killed_then_its_run_goes_on_from_the_checkpoint():
 
 
 def test_when_runs_fail_then_the_others_go_on_and_one_error_names_all():
-    told = {}
+    told, raising = {}, job(1, behaviour="raise")
+    key = run_fingerprint(raising.run, None)
     with pytest.raises(EngineError) as error:
-        train(job(1, behaviour="raise"), job(2, behaviour="die", pause=0.01), job(3), workers=2,
+        train(raising, job(2, behaviour="die", pause=0.01), job(3), job(4, 1, 0, 2), workers=2,
               on_news=lambda run, failure: told.update({run: failure}))
-    text = str(error.value)
-    assert events("trained") == ["trained 3"]
-    assert "2 runs failed" in text and "local, seed 1: ValueError: no such luck" in text
+    text, log = str(error.value), paths.run_folder("tiny", key) / "log.txt"
+    assert sorted(events("trained")) == ["trained 3", "trained 4"]
+    assert "3 runs failed" in text and "local, seed 1: ValueError: no such luck" in text
     assert "local, seed 2: its process died twice (killed by signal 9" in text and "| about to be killed" in text
-    log = paths.run_folder("tiny", run_fingerprint(job(1, behaviour="raise").run, None)) / "log.txt"
     assert str(log) in text and "Traceback" in log.read_text()
-    # An exception is no accident: it is not tried again.
-    assert events("train 1") == ["train 1 from 0"]
+    assert events("train 1") == ["train 1 from 0"]                   # an exception is no accident: it is not repeated
     assert events("train 2") == ["train 2 from 0", "train 2 from 2"]
-    assert sum(failure is not None for failure in told.values()) == 2 and len(told) == 3
-    row = Database("tiny").facts(run_fingerprint(job(1, behaviour="raise").run, None))
+    assert sum(failure is not None for failure in told.values()) == 3 and len(told) == 4
+    row = Database("tiny").facts(key)
     assert (row["status"], row["error"]) == ("failed", "ValueError: no such luck")
-
-
-def test_when_one_evaluation_fails_then_the_run_and_its_others_are_kept():
-    bad = replace(job(1, 1, 2), evaluations=(Evaluation.of("task", count=0), *job(1, 1, 2).evaluations))
-    with pytest.raises(EngineError, match="seed 1: evaluation task: ValueError: nothing to count"):
-        train(bad)
-    assert Database("tiny").missing([job(1, 1, 2)]) == []
+    assert "seed 4: evaluation task: ValueError: nothing to count" in text
+    assert Database("tiny").missing([job(3), job(4, 1, 2)]) == []    # the run's other evaluations are kept
 
 
 def test_when_no_worker_starts_then_the_error_says_why():
@@ -144,8 +131,7 @@ def test_when_the_engine_is_killed_then_its_workers_end_and_another_suite_goes_o
 
 
 def test_when_ctrl_c_is_pressed_then_suite_and_workers_end_promptly():
-    # What is started in the background ignores the signal, and so do its children.
-    def heard() -> None:
+    def heard() -> None:                        # children of a background process ignore the signal
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     suite = subprocess.Popen([sys.executable, "-c", SLOW], cwd=paths.ROOT, stderr=subprocess.PIPE, text=True,
                              start_new_session=True, preexec_fn=heard)

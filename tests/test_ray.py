@@ -83,24 +83,21 @@ def test_when_machines_have_gpus_then_a_run_has_one_unless_the_person_says_other
     assert cluster.count() == room and f"{room} runs side by side" in told[0]
 
 
-@pytest.mark.parametrize("numbers", [{"cpus": 0}, {"gpus": -1.0}, {"gpus": 1.5}])
-def test_when_a_run_is_to_have_an_impossible_share_then_it_is_refused(numbers):
-    with pytest.raises(SuiteError, match="--run-"):
-        Ray(**numbers)
+def test_when_a_run_is_to_have_an_impossible_share_then_it_is_refused():
+    for numbers in ({"cpus": 0}, {"gpus": -1.0}, {"gpus": 1.5}):
+        with pytest.raises(SuiteError, match="--run-"):
+            Ray(**numbers)
 
 
-def test_when_nobody_answers_at_the_address_then_it_is_said_within_seconds(monkeypatch):
+def test_when_the_address_is_wrong_then_it_is_said_within_seconds(monkeypatch):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))                  # it does not listen
-        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(SuiteError, match="no Ray cluster answers at RAY_ADDRESS = .*refused.*unset RAY_ADDRESS"):
-            ensure([job(1)], "tiny", None, shown=Quiet(), hosts=Ray())
-
-
-def test_when_the_address_is_that_of_a_client_then_the_error_says_where_to_start(monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "ray://somewhere:10001")
-    with pytest.raises(SuiteError, match="on a machine of the cluster"):
-        ensure([job(1)], "tiny", None, shown=Quiet(), hosts=Ray())
+        nobody = f"127.0.0.1:{silent.getsockname()[1]}"
+        for address, words in ((nobody, "no Ray cluster answers at RAY_ADDRESS = .*refused.*unset RAY_ADDRESS"),
+                               ("ray://somewhere:10001", "on a machine of the cluster")):
+            monkeypatch.setenv("RAY_ADDRESS", address)
+            with pytest.raises(SuiteError, match=words):
+                ensure([job(1)], "tiny", None, shown=Quiet(), hosts=Ray())
 
 
 def test_when_a_machine_has_other_versions_then_its_worker_is_refused():

@@ -138,14 +138,17 @@ class Engine:
     def summary(self, seconds: float) -> str:
         """One line on what was done."""
         if not self.done and not self.failures:
-            begun = self.pending or any(worker.task for worker in self.workers)
-            return "" if begun else f"{counted(len(self.there))} there already"
+            return "" if self.busy else f"{counted(len(self.there))} there already"
         there = f", {len(self.there)} there already" if self.there else ""
         failed = f", {len(self.failures)} failed" if self.failures else ""
         return f"{counted(self.done)} finished in {duration(seconds)}{there}{failed}"
 
+    @property
+    def busy(self) -> bool:
+        return bool(self.pending) or any(worker.task for worker in self.workers)
+
     def loop(self) -> None:
-        while self.pending or any(worker.task for worker in self.workers):
+        while self.busy:
             self.hand_out()
             try:
                 self.handle(*self.events.get(timeout=0.25))

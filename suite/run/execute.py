@@ -97,7 +97,7 @@ class NotebookProcess:
 # In that process
 
 def kernel_manager(folder: str) -> type:
-    """A kernel manager whose kernel is this interpreter and whose sockets are files in `folder` ."""
+    """A kernel manager whose kernel is this interpreter and whose sockets are files in `folder`."""
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
 
