@@ -1,8 +1,9 @@
-"""Made-up results with all that claims ask of a database: answers by item, alphas, landscapes and influence beside losses."""
+"""Made-up results with all that claims ask of a database: answers, alphas, landscapes and influence beside losses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,9 @@ TOKENS, BLOCK = 8192, 32        # held-out tokens of a domain, and how many shar
 
 
 class ClaimDatabase(MadeUpDatabase):
-    """The same answers for all models unless a test says otherwise, by job: `right` (share), `alpha` (added to its start),
-    `slope` (nats by which another alpha changes the loss), `far` (share of influence from far tokens), `speed`, `size`."""
+    """The same answers for all models unless a test says otherwise, by job: `right` (share), `alpha` (added to its
+    start), `slope` (nats by which another alpha changes the loss), `far` (share of influence from far tokens), `speed`,
+    `size`."""
 
     def __init__(self, loss: Callable[[Job, int, str], float] = lambda job, length, variant: 3.0, *, noise: float = 0.1,
                  unpaired: float = 0.0, **numbers: Callable[[Job], float]) -> None:
@@ -39,8 +41,8 @@ class ClaimDatabase(MadeUpDatabase):
         return self.numbers[name](job) if name in self.numbers else default
 
     def windows(self, job: Job, length: int, variant: str, domain: str) -> np.ndarray:
-        """The same noise of the text for all models and lengths. With `unpaired`, every run, length and variant has noise of
-        its own besides, 0 in the mean: differences of windows then vary."""
+        """The same noise of the text for all models and lengths. With `unpaired`, every run, length and variant has
+        noise of its own besides, 0 in the mean: differences of windows then vary."""
         text = np.random.default_rng(DOMAINS.index(domain)).normal(0, self.noise, TOKENS // BLOCK)
         found = text.reshape(-1, length // BLOCK).mean(axis=1)
         rng = np.random.default_rng(int(fingerprint(job.run, domain, length, variant), 16))
@@ -92,6 +94,14 @@ def one(name: str, value: float, other: float = 3.0) -> Callable[..., float]:
     return lambda job, *_: value if series(job) == name else other
 
 
+def small(**changes: dict[str, Any]) -> profiles.Profile:
+    """The profile `small`, its notebooks' parameters changed: `n01={...}`."""
+    profile = profiles.load("small")
+    own = {name: {**profile.notebooks.get(name, {}), **changes[f"n{name[:2]}"]} for name in names()
+           if f"n{name[:2]}" in changes}
+    return replace(profile, notebooks={**profile.notebooks, **own})
+
+
 PLANS: dict[tuple, list[Job]] = {}
 
 
@@ -113,3 +123,8 @@ def judged(database: Any, profile: str | profiles.Profile = "small", claims: Seq
     done = names() if finished is None else finished
     found = judge_from(claims or load(), lambda name: Planned(profile, name, done, lambda: database), lambda: database)
     return {own.claim.id: own for own in found}
+
+
+def verdict_of(name: str, database: Any, profile: str | profiles.Profile = "small") -> Judgement:
+    """The verdict on one claim, judged alone."""
+    return judged(database, profile, [claim for claim in load() if claim.id == name])[name]

@@ -36,7 +36,8 @@ class MadeUpDatabase:
         return np.array([*(e for e in (0, 8, 16, 32, 64) if e < length), *range(128, length, 128), length])
 
     def windows(self, job: Job, length: int, variant: str, domain: str) -> np.ndarray:
-        """Loss of each window; windows of a longer length hold the same tokens, so they are means of the shorter ones'."""
+        """Loss of each window; windows of a longer length hold the same tokens, so they are means of the shorter
+        ones'."""
         short, own = job.run.train.length, self.loss(job, length, variant)
         noise = np.random.default_rng(DOMAINS.index(domain)).normal(0, self.noise, WINDOWS)
         return own + (noise if length == short else noise.reshape(-1, length // short).mean(axis=1))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import pytest
-from claim_results import ClaimDatabase, judged, series
+from claim_results import ClaimDatabase, judged, series, small
 from made_up_results import DOMAINS, WINDOWS
 
 from suite.claims import load
@@ -97,10 +96,7 @@ def test_when_the_ramp_copies_and_the_window_does_not_then_the_claim_is_supporte
 
 
 def test_when_a_profile_trains_less_then_the_claim_is_not_tested_and_says_why():
-    small = profiles.load("small")
-    without = replace(small, notebooks={**small.notebooks, "09_long_rungs": {
-        **small.notebooks["09_long_rungs"], "lengths": [], "copy_distances": [], "fractions": [1.0], "length_fraction": 1.0,
-        "seeds": [42]}})
+    without = small(n09={"lengths": [], "copy_distances": [], "fractions": [1.0], "length_fraction": 1.0, "seeds": [42]})
     found = judged(Studied(), without, claims=claims())
     for name in ("suite-rungs-gain-with-tokens", "suite-rungs-gain-with-context", "suite-ramp-copies-further-than-local"):
         assert found[name].verdict == "not tested" and "profile small" in found[name].sentence, found[name]

@@ -16,7 +16,8 @@ from suite.study.stats import (Interval, accuracy, accuracy_difference,
 
 
 def simulated(rng: np.random.Generator, seeds: int, windows: int, between: float, within: float = 1.0) -> list[np.ndarray]:
-    """Differences of two domains whose true mean is 0: each seed and each window has an effect of its own, and each pair."""
+    """Differences of two domains whose true mean is 0: each seed and each window has an effect of its own, and each
+    pair."""
     own = rng.normal(0, between, (seeds, 1))
     return [own + rng.normal(0, within, (1, windows)) + rng.normal(0, 0.3, (seeds, windows)) for _ in range(2)]
 
