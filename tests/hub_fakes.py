@@ -1,4 +1,4 @@
-"""A folder with small data sets of the hub's schemas and file names, made up, and another process that builds from it."""
+"""A folder with small made-up data sets of the hub's schemas and file names, and a process that builds from it."""
 
 from __future__ import annotations
 
@@ -71,14 +71,17 @@ def articles(first: int, count: int) -> list[str]:
 
 def problems(count: int, solution: str, each: int = 1) -> dict[str, list]:
     return {"problem": [f"What is {n} and {n + 1}, and then {7 * n}?" for n in range(count) for _ in range(each)],
-            solution: [f"{sentences(3000 + n, 3)} Way {way} gives {9 * n + 1}." for n in range(count) for way in range(each)]}
+            solution: [f"{sentences(3000 + n, 3)} Way {way} gives {9 * n + 1}." for n in range(count)
+                       for way in range(each)]}
 
 
 def make_hub(root: Path) -> Path:
     write(root / "HuggingFaceFW/fineweb-edu/sample/10BT/000_00000.parquet", web(0, 90))
     write(root / "HuggingFaceFW/fineweb-edu/sample/10BT/001_00000.parquet", web(80, 90))        # ten rows twice
-    write(root / "HuggingFaceFW/fineweb-edu/data/CC-MAIN-2013-20/train-00000-of-00014.parquet", {"text": ["another sample"]})
-    write(root / "roneneldan/TinyStories/data/train-00000-of-00001.jsonl", {"text": [Story(5, n).text for n in range(60)]})
+    write(root / "HuggingFaceFW/fineweb-edu/data/CC-MAIN-2013-20/train-00000-of-00014.parquet",
+          {"text": ["another sample"]})
+    write(root / "roneneldan/TinyStories/data/train-00000-of-00001.jsonl",
+          {"text": [Story(5, n).text for n in range(60)]})
     write(root / "roneneldan/TinyStories/data/validation-00000-of-00001.jsonl", {"text": ["of another split"]})
     write(root / "DigitalLearningGmbH/MATH-lighteval/data/train-00000-of-00001.parquet",
           {**problems(40, "solution"), "level": ["Level 1"] * 40, "type": ["Algebra"] * 40})
@@ -90,7 +93,8 @@ def make_hub(root: Path) -> Path:
     lines = articles(0, 90)
     for number, part in enumerate((lines[:301], lines[301:])):              # an article goes over the end of a file
         write(root / f"Salesforce/wikitext/wikitext-103-raw-v1/train-0000{number}-of-00002.parquet", {"text": part})
-    write(root / "Salesforce/wikitext/wikitext-2-raw-v1/train-00000-of-00001.parquet", {"text": ["another configuration"]})
+    write(root / "Salesforce/wikitext/wikitext-2-raw-v1/train-00000-of-00001.parquet",
+          {"text": ["another configuration"]})
     write(root / "EleutherAI/lambada_openai/default/test/0000.parquet",
           {"text": [f"{Story(9, n).text.split('.')[0]} and saw the house" for n in range(12)]})
     for subset in ("adjunct_island", "wh_island"):
@@ -99,7 +103,8 @@ def make_hub(root: Path) -> Path:
                "sentence_bad": [f"The dog {n} run." for n in range(5)], "UID": [subset] * 5})
     write(root / "NeelNanda/counterfact-tracing/data/train-00000-of-00001.parquet",
           {"relation_id": ["P36"] * 4 + ["P17"] * 4, "prompt": [f"The capital of land {n} is" for n in range(8)],
-           "target_true": [" Rome", " Oslo", " Rome", " Bern", " one", " two", " one", " two"], "target_false": [" x"] * 8})
+           "target_true": [" Rome", " Oslo", " Rome", " Bern", " one", " two", " one", " two"],
+           "target_false": [" x"] * 8})
     return root
 
 
@@ -114,11 +119,13 @@ def pretend_llama(folder: Path) -> Path:
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581",
               *"abcdefghijklmnopqrstuvwxyz.\n", *(f"\u2581{word}" for word in words)]
     pieces += [f"unused{number}" for number in range(32_000 - len(pieces))]
-    model = tokenizers.models.Unigram([(piece, -1.0 - (len(piece) < 2) * 5) for piece in pieces], unk_id=0, byte_fallback=True)
+    model = tokenizers.models.Unigram([(piece, -1.0 - (len(piece) < 2) * 5) for piece in pieces], unk_id=0,
+                                      byte_fallback=True)
     made = tokenizers.Tokenizer(model)
     made.normalizer = tokenizers.normalizers.Sequence([tokenizers.normalizers.Prepend("\u2581"),
                                                        tokenizers.normalizers.Replace(" ", "\u2581")])
-    made.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.Replace("\u2581", " "), tokenizers.decoders.ByteFallback(),
+    made.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.Replace("\u2581", " "),
+                                                 tokenizers.decoders.ByteFallback(),
                                                  tokenizers.decoders.Fuse(), tokenizers.decoders.Strip(" ", 1, 0)])
     made.add_special_tokens(["<unk>", "<s>", "</s>"])
     made.enable_truncation(16)

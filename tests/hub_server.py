@@ -100,12 +100,14 @@ class Answer(http.server.BaseHTTPRequestHandler):
                                             "Accept-Ranges": "bytes"}
         if part := re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             first, last = int(part[1]), min(int(part[2] or len(content) - 1), len(content) - 1)
-            return self.send(206, content[first:last + 1], {**more, "Content-Range": f"bytes {first}-{last}/{len(content)}"})
+            return self.send(206, content[first:last + 1],
+                             {**more, "Content-Range": f"bytes {first}-{last}/{len(content)}"})
         self.send(200, content, more)
 
     def send(self, status: int, content: bytes, more: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content)), **(more or {})}.items():
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content)),
+                            **(more or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "HEAD":

@@ -1,4 +1,4 @@
-"""The benchmark: its clock, its counts, its memory and its rows, each against something known. It times nothing of note."""
+"""The benchmark: its clock, its counts, its memory and its rows, each against something known."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def apart(tmp_path, monkeypatch):
 
 def test_when_two_calls_are_timed_then_their_ratio_is_that_of_their_times_and_the_first_call_is_left_out():
     clock = Machine()
-    found = interleaved({"a": clock.call("a", 0.3, first=100), "b": clock.call("b", 0.9)}, rounds=5, seconds=1e9, clock=clock)
+    found = interleaved({"a": clock.call("a", 0.3, first=100), "b": clock.call("b", 0.9)}, rounds=5, seconds=1e9,
+                        clock=clock)
     assert found["a"] == pytest.approx([0.3] * 5) and found["b"] == pytest.approx([0.9] * 5)
     assert ratio(found["b"], found["a"]) == Spread(*[pytest.approx(3)] * 3, 5)
 
@@ -113,7 +114,8 @@ def test_when_operations_are_counted_then_they_are_torchs_own_count_of_the_gathe
     call = cases.call_of("gather", SMALL, T, pass_)
     with FlopCounterMode(display=False) as counter:
         call()
-    assert counting.flops(T * SMALL.keys(T), SMALL.batch * SMALL.heads, SMALL.head_dim, pass_) == counter.get_total_flops()
+    assert counting.flops(T * SMALL.keys(T), SMALL.batch * SMALL.heads, SMALL.head_dim,
+                          pass_) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("pass_", counting.PASSES)
@@ -172,12 +174,13 @@ def test_when_alpha_is_learned_then_it_moves_from_call_to_call_and_no_rung_comes
 def test_when_a_call_would_need_too_much_memory_or_time_then_it_is_left_out_and_the_reason_is_kept():
     bench = Bench(Setting(), Scope((256,)), print)
     assert bench.left_out("dense", 2**17, "forward") == "" and bench.left_out("torch", 2**17, "forward+backward") == ""
-    assert "GiB" in bench.left_out("masked", 2**14, "forward") and "GiB" in bench.left_out("reference", 2**13, "forward")
+    assert all("GiB" in bench.left_out(*large, "forward") for large in (("masked", 2**14), ("reference", 2**13)))
     assert bench.left_out("gather", 4096, "forward+backward") == "" and bench.left_out("masked", 8192, "forward") == ""
     bench.seconds["dense", "forward"] = (1024, 1.0)
     assert bench.left_out("dense", 2048, "forward") == "" and "16 seconds" in bench.left_out("dense", 4096, "forward")
     bench.seconds["torch", "forward"] = (1024, 1.0)
-    assert bench.left_out("torch", 4096, "forward") == ""                          # its time grows with the length alone
+    # its time grows with the length alone
+    assert bench.left_out("torch", 4096, "forward") == ""
     assert "backward" in bench.left_out("flex", 256, "forward+backward")
 
 
@@ -208,11 +211,13 @@ def test_when_everything_is_measured_then_every_measure_has_rows_with_all_that_a
     found = measure.measure(dataclasses.replace(SMALL, batch=1), scope, heard.append)
     assert {row.measure for row in found if row.ratio is not None} == set(rows.MEASURES) - {"error"} and len(heard) > 8
     for row in found:
-        assert row.note or (row.ratio >= 0 and row.spread[0] <= row.ratio <= row.spread[1] and row.rounds in (1, 3)), row
+        assert row.note or (row.ratio >= 0 and row.spread[0] <= row.ratio <= row.spread[1]
+                            and row.rounds in (1, 3)), row
         assert row.pass_ in (*counting.PASSES, "step") and row.keys and row.machine and row.code and row.threads
     time = tables.one(found, "time", backend="torch", against="dense", length=64, pass_="forward")
     assert time.ms > 0 and time.against_ms > 0
-    assert {row.pattern for row in rows.select(found, "pattern")} >= {"scaled_base", "learned", "adaptive_span", "power_law"}
+    assert {row.pattern for row in rows.select(found, "pattern")} >= {"scaled_base", "learned", "adaptive_span",
+                                                                      "power_law"}
     assert "scaled_base" in tables.text(found) and "used 25 % of the cores" in tables.text(found)
     assert rows.write(found).name == "bench.json" and rows.read() == found
 
@@ -234,7 +239,8 @@ def test_when_a_time_is_held_against_the_machine_then_it_is_over_what_the_counte
     arithmetic, traffic = bench.distances("torch", T, "forward", [0.5] * 3)
     operations = 4 * 2 * SMALL.head_dim * 4 * SMALL.fixed.mask(0, T)[0].sum()              # B = 2, H = 4
     assert arithmetic.counted == operations and arithmetic.ratio == pytest.approx(0.5 * 1e9 / operations)
-    assert traffic.counted == 4 * 2 * T * 8 * (2 * 4 + 2 * 2) and traffic.ratio == pytest.approx(0.5 * 1e6 / traffic.counted)
+    assert traffic.counted == 4 * 2 * T * 8 * (2 * 4 + 2 * 2)
+    assert traffic.ratio == pytest.approx(0.5 * 1e6 / traffic.counted)
     dense = bench.distances("dense", T, "forward", [0.5] * 3)[0]
     assert dense.counted == 4 * 2 * 4 * 8 * T * (T + 1) / 2
 
@@ -247,7 +253,8 @@ def test_when_memory_becomes_rows_then_it_is_over_q_and_the_others_over_it():
     over_q, *others = bench.memory_rows(("torch", 256, "forward"), found)
     q = 2 * 4 * 256 * 8 * 4 / 2**20
     assert over_q.ratio == pytest.approx(2.0 / q) and (over_q.mib, over_q.against_mib) == (2.0, q)
-    assert [(row.measure, row.against, row.ratio) for row in others] == [("memory", "dense", 3.0), ("memory", "gather", 15.0)]
+    assert [(row.measure, row.against, row.ratio) for row in others] == [("memory", "dense", 3.0),
+                                                                         ("memory", "gather", 15.0)]
     assert [row.measure for row in bench.memory_rows(("dense", 256, "forward"), found)] == ["memory_over_q"]
     unseen, = bench.memory_rows(("cpu", 256, "forward"), found)
     assert unseen.ratio is None and "peak" in unseen.note
@@ -269,7 +276,8 @@ def made_up(measure: str, ratio: float | None, length: int = 1024, **more) -> Ro
 def test_when_rows_are_written_then_the_file_is_a_list_with_the_fields_that_the_readme_explains():
     path = rows.write([made_up("time", 3.0), made_up("time", None, note="not available: numba")])
     plain = json.loads(path.read_text())
-    assert isinstance(plain, list) and {"measure", "backend", "against", "pass", "length", "ratio", "spread"} <= set(plain[0])
+    assert isinstance(plain, list) and {"measure", "backend", "against", "pass", "length", "ratio",
+                                        "spread"} <= set(plain[0])
     assert set(plain[0]) == set(rows.FIELDS)
     readme = (path.parent / "README.md").read_text()
     assert all(f"`{name}`" in readme for name in (*rows.FIELDS, *rows.MEASURES))
@@ -287,7 +295,7 @@ def test_when_the_command_is_given_then_a_quick_measurement_leaves_the_full_one_
     assert rows.read() == [] and len(rows.read("quick")) == 1
     run(quick=False)
     assert rows.read() == [made_up("time", 2.0)] and "1 row" in capsys.readouterr().out
-    assert set(asked[0].lengths) < set(asked[1].lengths) and asked[1].lengths[-1] == 16384 and asked[1].growth == (4096, 16384)
+    assert set(asked[0].lengths) < set(asked[1].lengths) and asked[1].growth == (4096, asked[1].lengths[-1])
 
 
 # A quiet machine

@@ -1,4 +1,4 @@
-"""The corpus as a whole: built once, tiny, from installed libraries and generators; then what is said of it is checked."""
+"""The corpus as a whole: one tiny corpus of installed libraries and generators, and small ones of a folder."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from lib.errors import SuiteError
 from suite.cli import main
 
 TINY = CorpusConfig(vocab=400, train_tokens=20_000, heldout_tokens=3_000)
-PROGRAM = ("from data_prep.config import CorpusConfig; from data_prep.build import corpus; "
-           "corpus(CorpusConfig(vocab=400, train_tokens=20000, heldout_tokens=3000), lambda line: print(line, flush=True))")
+PROGRAM = ("from data_prep.config import CorpusConfig; from data_prep.build import corpus; corpus(CorpusConfig("
+           "vocab=400, train_tokens=20000, heldout_tokens=3000), lambda line: print(line, flush=True))")
 
 
 def start(outputs: Path, **environment: str) -> subprocess.Popen:
@@ -34,16 +34,9 @@ def start(outputs: Path, **environment: str) -> subprocess.Popen:
                             env={**os.environ, "SUITE_OUTPUTS": str(outputs), **environment})
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SUITE_OUTPUTS", str(tmp_path_factory.mktemp("outputs")))
-        return build.corpus(TINY)
-
-
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A person's folder with one domain of 300 short stories, and outputs of its own."""
+    """A person's folder with one domain of 30 stories, and outputs of its own."""
     monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path / "outputs"))
     (tmp_path / "text" / "tales").mkdir(parents=True)
     text = "\n\n".join(Story(7, number).text for number in range(30))
@@ -59,33 +52,36 @@ def pieces(corpus: Corpus, split: str, domain: str) -> list[np.ndarray]:
     return np.split(np.asarray(corpus.tokens(split, domain)), corpus.documents(split, domain)[1:])
 
 
-def test_when_built_then_every_domain_has_exactly_the_tokens_asked_for(tiny):
-    assert tiny.domains == ("docs", "code", "stories", "math")
-    assert tiny.vocab == TINY.vocab == tiny.manifest["pieces"]
-    for domain in tiny.domains:
+def test_when_built_then_every_domain_has_exactly_the_tokens_asked_for(tiny_corpus):
+    assert tiny_corpus.domains == ("docs", "code", "stories", "math")
+    assert tiny_corpus.vocab == TINY.vocab == tiny_corpus.manifest["pieces"]
+    for domain in tiny_corpus.domains:
         for split, tokens in (("train", 20_000), ("heldout", 3_000)):
-            assert len(tiny.tokens(split, domain)) == tokens == tiny.manifest["domains"][domain][split]["tokens"]
-            assert tiny.tokens(split, domain).dtype == np.uint16
-            assert tiny.tokens(split, domain).max() < TINY.vocab
+            assert len(tiny_corpus.tokens(split,
+                                          domain)) == tokens == tiny_corpus.manifest["domains"][domain][split]["tokens"]
+            assert tiny_corpus.tokens(split, domain).dtype == np.uint16
+            assert tiny_corpus.tokens(split, domain).max() < TINY.vocab
 
 
-def test_when_documents_are_cut_out_at_their_starts_then_each_ends_with_the_end_and_has_none_inside(tiny):
-    for domain in tiny.domains:
+def test_when_documents_are_cut_out_at_their_starts_then_each_ends_with_the_end_and_has_none_inside(tiny_corpus):
+    for domain in tiny_corpus.domains:
         for split in SPLITS:
-            *whole, last = pieces(tiny, split, domain)
+            *whole, last = pieces(tiny_corpus, split, domain)
             assert all(document[-1] == 0 and (document[:-1] != 0).all() for document in whole)
             assert (last[:-1] != 0).all()
-            assert len(whole) + 1 == tiny.manifest["domains"][domain][split]["documents"] == len(tiny.names(split, domain))
+            count = tiny_corpus.manifest["domains"][domain][split]["documents"]
+            assert len(whole) + 1 == count == len(tiny_corpus.names(split, domain))
 
 
-def test_when_a_story_is_decoded_then_it_is_the_generator_s_to_the_byte(tiny):
-    decode = tiny.tokenizer().decode
-    for name, document in list(zip(tiny.names("train", "stories"), pieces(tiny, "train", "stories"), strict=True))[:-1]:
+def test_when_a_story_is_decoded_then_it_is_the_generator_s_to_the_byte(tiny_corpus):
+    decode = tiny_corpus.tokenizer().decode
+    for name, document in list(zip(tiny_corpus.names("train", "stories"), pieces(tiny_corpus, "train", "stories"),
+                                   strict=True))[:-1]:
         assert decode(document[:-1].tolist()) == Story(TINY.seed, int(name.split()[1])).text
 
 
-def test_when_text_is_strange_then_the_tokeniser_returns_it_and_never_the_end(tiny):
-    tok = tiny.tokenizer()
+def test_when_text_is_strange_then_the_tokeniser_returns_it_and_never_the_end(tiny_corpus):
+    tok = tiny_corpus.tokenizer()
     for text in ("<|endoftext|> quoted <|endoftext|>", "naïve 東京 \U0001f600\t\r\n\x01 end ", " ", "a\n\n\n  b"):
         ids = tok.encode(text, add_special_tokens=False).ids
         assert 0 not in ids
@@ -93,11 +89,12 @@ def test_when_text_is_strange_then_the_tokeniser_returns_it_and_never_the_end(ti
     assert tokenizer.encode(tok, ["x"])[0].tolist() == [*tok.encode("x").ids, 0]
 
 
-def test_when_split_then_no_document_and_no_text_is_in_both_parts(tiny):
-    for domain in tiny.domains:
-        names = {split: tiny.names(split, domain) for split in SPLITS}
+def test_when_split_then_no_document_and_no_text_is_in_both_parts(tiny_corpus):
+    for domain in tiny_corpus.domains:
+        names = {split: tiny_corpus.names(split, domain) for split in SPLITS}
         assert len({*names["train"], *names["heldout"]}) == len(names["train"]) + len(names["heldout"])
-        texts = {split: {document[:400].tobytes() for document in pieces(tiny, split, domain)} for split in SPLITS}
+        texts = {split: {document[:400].tobytes() for document in pieces(tiny_corpus, split, domain)}
+                 for split in SPLITS}
         assert not texts["train"] & texts["heldout"]
 
 
@@ -113,54 +110,31 @@ def test_when_the_tokeniser_is_trained_then_only_on_training_documents(own, monk
     assert not set(given) & {document.text for document in heldout}
 
 
-def test_when_built_again_elsewhere_then_identical_to_the_byte(tiny, tmp_path):
-    """Another process, hash seed and number of threads."""
-    again = start(tmp_path, PYTHONHASHSEED="77", RAYON_NUM_THREADS="1")
-    again.communicate(timeout=120)
-    assert again.returncode == 0
-    folder = tmp_path / "data" / tiny.path.name
-    files = sorted(file.name for file in tiny.path.iterdir())
-    assert files == sorted(file.name for file in folder.iterdir())
-    for name in files:
-        assert (folder / name).read_bytes() == (tiny.path / name).read_bytes(), name
-    assert Corpus(folder).fingerprint == tiny.fingerprint
-    assert str(paths.ROOT) not in (folder / "manifest.json").read_text()
-
-
 def test_when_the_seed_differs_then_so_do_documents_and_fingerprint(own):
     one, two = (build.corpus(of(own, seed=s)) for s in (0, 1))
     assert one.fingerprint != two.fingerprint
     assert one.names("heldout", "tales") != two.names("heldout", "tales")
 
 
-def test_when_there_then_opened_and_not_built(own, monkeypatch):
-    config = of(own)
+def test_when_there_then_opened_and_when_cut_off_an_error_and_when_its_text_changes_another_one(own, monkeypatch):
+    config, said = of(own), []
     assert build.existing(config) is None
-    said: list[str] = []
     first = build.corpus(config, said.append)
     assert said
     monkeypatch.setattr(build, "_build", lambda *a: pytest.fail("built twice"))
     assert build.corpus(config).fingerprint == first.fingerprint == build.existing(config).fingerprint
-
-
-def test_when_a_file_was_cut_off_then_opening_names_it(own):
-    config = of(own)
-    corpus = build.corpus(config)
-    file = corpus.path / "train-tales.bin"
+    file = first.path / "train-tales.bin"
     file.write_bytes(file.read_bytes()[:-2])
     with pytest.raises(SuiteError, match="train-tales.bin is missing or damaged"):
         build.corpus(config)
+    with (own / "tales" / "all.txt").open("a") as text:
+        text.write("\n\nAnd one more.\n")
+    assert build.existing(config) is None
 
 
-def test_when_the_text_changes_then_the_corpus_is_another(own):
-    config = of(own)
-    before = build.corpus(config)
-    with (own / "tales" / "all.txt").open("a") as file:
-        file.write("\n\nAnd one more.\n")
-    assert build.corpus(config).path != before.path
-
-
-def test_when_killed_then_nothing_half_finished_is_found_and_the_next_build_is_whole(tiny, tmp_path):
+@pytest.mark.slow
+def test_when_killed_then_nothing_is_found_and_the_next_build_elsewhere_is_identical_to_the_byte(tiny_corpus, tmp_path):
+    """The other build is another process, with another hash seed and number of threads."""
     victim = start(tmp_path)
     for line in victim.stdout:
         if line.startswith("encoding code"):
@@ -168,13 +142,17 @@ def test_when_killed_then_nothing_half_finished_is_found_and_the_next_build_is_w
             break
     victim.communicate(timeout=30)
     assert victim.returncode == -signal.SIGKILL
-    left = [folder.name for folder in (tmp_path / "data").iterdir() if folder.is_dir()]
-    assert left == [f".building-{tiny.path.name}"]
-    again = start(tmp_path)
+    folders = [folder.name for folder in (tmp_path / "data").iterdir() if folder.is_dir()]
+    assert folders == [f".building-{tiny_corpus.path.name}"]
+    again = start(tmp_path, PYTHONHASHSEED="77", RAYON_NUM_THREADS="1")
     again.communicate(timeout=120)
     assert again.returncode == 0
-    assert [folder.name for folder in (tmp_path / "data").iterdir() if folder.is_dir()] == [tiny.path.name]
-    assert Corpus(tmp_path / "data" / tiny.path.name).fingerprint == tiny.fingerprint
+    (folder,) = (folder for folder in (tmp_path / "data").iterdir() if folder.is_dir())
+    assert folder.name == tiny_corpus.path.name
+    contents = [{file.name: file.read_bytes() for file in path.iterdir()} for path in (folder, tiny_corpus.path)]
+    assert contents[0] == contents[1]
+    assert Corpus(folder).fingerprint == tiny_corpus.fingerprint
+    assert str(paths.ROOT) not in (folder / "manifest.json").read_text()
 
 
 def test_when_the_build_fails_then_nothing_is_left(own, monkeypatch):
@@ -200,7 +178,8 @@ def test_when_two_build_at_once_then_one_does_and_the_other_waits(own, monkeypat
     one = threading.Thread(target=lambda: found.append(build.corpus(config)))
     one.start()
     assert inside.wait(60)
-    two = threading.Thread(target=lambda: found.append(build.corpus(config, lambda line: said.append(line) or go_on.set())))
+    two = threading.Thread(target=lambda: found.append(build.corpus(config, lambda line: said.append(line)
+                                                                    or go_on.set())))
     two.start()
     one.join(60)
     two.join(60)
@@ -227,17 +206,18 @@ def test_when_the_disk_is_full_then_the_error_comes_before_any_work(own, monkeyp
         build.corpus(of(own))
 
 
-@pytest.mark.parametrize(("field", "value"), [("vocab", 256), ("train_tokens", 999), ("heldout_tokens", 0), ("seed", -1)])
+@pytest.mark.parametrize(("field", "value"),
+                         [("vocab", 256), ("train_tokens", 999), ("heldout_tokens", 0), ("seed", -1)])
 def test_when_a_number_is_out_of_range_then_the_error_names_it(field, value):
     with pytest.raises(SuiteError, match=f"{field} = {value} is not valid"):
         CorpusConfig(**{field: value})
 
 
-def test_when_a_domain_or_split_is_unknown_then_the_nearest_is_named(tiny):
+def test_when_a_domain_or_split_is_unknown_then_the_nearest_is_named(tiny_corpus):
     with pytest.raises(SuiteError, match="unknown domain 'story'; did you mean 'stories'"):
-        tiny.tokens("train", "story")
+        tiny_corpus.tokens("train", "story")
     with pytest.raises(SuiteError, match="unknown split 'test'"):
-        tiny.tokens("test", "docs")
+        tiny_corpus.tokens("test", "docs")
 
 
 def test_when_the_command_line_is_used_then_counts_are_printed_and_errors_exit_with_2(own, monkeypatch, capsys):
@@ -249,12 +229,13 @@ def test_when_the_command_line_is_used_then_counts_are_printed_and_errors_exit_w
     assert "is not a folder" in capsys.readouterr().err
 
 
-def test_when_held_out_windows_are_cut_then_they_follow_one_another_and_targets_are_one_later(tiny):
-    tokens = np.asarray(tiny.tokens("heldout", "code")).astype(np.int64)
-    inputs, targets = heldout_windows(tiny, "code", 96, 1000)
+def test_when_held_out_windows_are_cut_then_they_follow_one_another_and_targets_are_one_later(tiny_corpus):
+    tokens = np.asarray(tiny_corpus.tokens("heldout", "code")).astype(np.int64)
+    inputs, targets = heldout_windows(tiny_corpus, "code", 96, 1000)
     assert inputs.shape == targets.shape == (10, 96)
     assert (inputs.numpy().ravel() == tokens[:960]).all()
     assert (targets.numpy().ravel() == tokens[1:961]).all()
-    assert heldout_windows(tiny, "code", 100, 3000)[0].shape == (29, 100)     # the last target needs a token after it
+    # the last target needs a token after it
+    assert heldout_windows(tiny_corpus, "code", 100, 3000)[0].shape == (29, 100)
     with pytest.raises(SuiteError, match="length = 3000 .* 3000 held-out tokens of domain 'code'"):
-        heldout_windows(tiny, "code", 3000, 10_000)
+        heldout_windows(tiny_corpus, "code", 3000, 10_000)

@@ -1,4 +1,4 @@
-"""CORPUS=folder: what is read, how it is cut into documents, and the error of every kind of bad file, which names it."""
+"""CORPUS=folder: what is read, how it is cut into documents, and the error that names a bad file of any kind."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_when_files_are_of_every_kind_then_each_subfolder_is_a_domain_and_rows_a
     (root / "good" / "deep").mkdir()
     (root / "good" / "deep" / "a.tokens").write_text("One.\n\nTwo.")
     (root / "good" / "b.jsonl").write_text('{"text": "row one"}\n\n{"text": "row two", "id": "7"}\n')
-    write_parquet(root / "good" / "c.parquet", {"text": ["first", "second"], "title": ["not this one at all", "nor this"]})
+    write_parquet(root / "good" / "c.parquet",
+                  {"text": ["first", "second"], "title": ["not this one at all", "nor this"]})
     documents, notes = read(root)
     assert {name: [d.text for d in domain] for name, domain in documents.items()} == {
         "text": ["A lone file beside the folders."], "good": ["row one", "row two", "first", "second", "One.\n\nTwo."]}

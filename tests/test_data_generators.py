@@ -120,7 +120,8 @@ def test_when_a_fact_is_told_then_every_telling_and_recall_names_only_what_the_f
             assert not re.search(r"[<>|\[\]]", written), written
         told = [set(re.findall(r"<(\w+)>", template)) & set(slots) for template in kind.tell]
         for template in kind.recall:
-            assert all(set(re.findall(r"<(\w+)>", template)) & set(slots) <= t | {"back"} for t in told), (name, template)
+            assert all(set(re.findall(r"<(\w+)>", template)) & set(slots) <= t | {"back"} for t in told), (name,
+                                                                                                           template)
 
 
 def test_when_texts_are_written_then_no_template_shows_through_and_no_two_are_alike():

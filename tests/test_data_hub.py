@@ -84,7 +84,7 @@ def test_when_rows_have_no_text_then_they_are_passed_over_and_counted(tmp_path, 
 
 
 class Dropping:
-    """`hub_reader.tables` of a hub whose connection drops after each batch of some rows, and fails to come back at times."""
+    """`hub_reader.tables` of a hub whose connection drops after each batch of rows, and at times does not come back."""
 
     def __init__(self, batch: int, failures: int, error: Exception) -> None:
         self.batch, self.failures, self.error, self.calls = batch, failures, error, 0
@@ -123,7 +123,8 @@ def test_when_the_connection_drops_again_and_again_then_no_document_is_lost_or_r
 def test_when_the_hub_stays_away_then_the_error_says_that_a_rerun_goes_on(remote, monkeypatch):
     own = reader("fineweb_edu")
     monkeypatch.setattr(hub_reader, "tables", Dropping(37, 10 ** 6, ConnectionError("no route to host")))
-    with pytest.raises(Disconnected, match=rf"row 0: the hub did not answer {ATTEMPTS} times .*no route to host.*run again"):
+    with pytest.raises(Disconnected,
+                       match=rf"row 0: the hub did not answer {ATTEMPTS} times .*no route to host.*run again"):
         next(own.documents())
     assert len(remote) == ATTEMPTS - 1
 
@@ -133,7 +134,7 @@ def refusal(kind: type[Exception], status: int) -> Exception:
 
 
 @pytest.mark.parametrize("error", [
-    datasets.exceptions.DatasetNotFoundError("Dataset 'x' is a gated dataset on the Hub. Visit the page to ask for access."),
+    datasets.exceptions.DatasetNotFoundError("Dataset 'x' is a gated dataset on the Hub. Visit the page for access."),
     refusal(huggingface_hub.errors.GatedRepoError, 403), refusal(huggingface_hub.errors.RepositoryNotFoundError, 404),
     refusal(huggingface_hub.errors.HfHubHTTPError, 401), ValueError("BuilderConfig 'sample-10BT' not found."),
     RuntimeError("Dataset scripts are no longer supported")])
@@ -208,7 +209,8 @@ def test_when_copies_lie_as_the_hub_has_them_then_every_set_finds_its_own_files(
                  "wikimedia/wikipedia/20231101.en/train-00000-of-00041.parquet",
                  "wikimedia/wikipedia/20231101.eo/train-00000-of-00001.parquet",
                  "LTCB/enwik8/enwik8/train/0000.parquet", "LTCB/enwik8/enwik8-raw/train/0000.parquet",
-                 "EleutherAI/lambada_openai/default/test/0000.parquet", "EleutherAI/lambada_openai/de/test/0000.parquet",
+                 "EleutherAI/lambada_openai/default/test/0000.parquet",
+                 "EleutherAI/lambada_openai/de/test/0000.parquet",
                  "EleutherAI/lambada_openai/.cache/default/test/0000.parquet"):
         write(tmp_path / name, {"text": ["x"]})
 
@@ -226,7 +228,8 @@ def test_when_copies_lie_as_the_hub_has_them_then_every_set_finds_its_own_files(
 
 
 def test_when_enwik8_is_cut_then_at_its_pages():
-    lines = ["<mediawiki>", "  <page>", "    <title>A</title>", "  </page>", "  <page>", "    <title>B</title>", "  </page>"]
+    lines = ["<mediawiki>", "  <page>", "    <title>A</title>", "  </page>", "  <page>", "    <title>B</title>",
+             "  </page>"]
     rows = ((line, line, 0, number) for number, line in enumerate(lines))
     found = list(Reader._grouped(rows, DOMAINS["enwik8"].sets[0], (1, 0)))
     assert [d.text.split("\n")[0] for d in found] == ["<mediawiki>", "  <page>", "  <page>"]
@@ -279,7 +282,8 @@ def test_when_a_parquet_file_is_damaged_then_the_error_names_it_and_nobody_waits
         content[2000:9000] = bytes(7000)
     file.write_bytes(b"text" if damage == "no parquet" else content[:-30] if damage == "cut" else content)
     monkeypatch.setattr(hub_reader.time, "sleep", lambda seconds: pytest.fail("waited"))
-    with pytest.raises(SuiteError, match=r"train-00000-of-00001.parquet cannot be read after row 0 .*damaged or cut off"):
+    with pytest.raises(SuiteError,
+                       match=r"train-00000-of-00001.parquet cannot be read after row 0 .*damaged or cut off"):
         texts("tinystories")
 
 

@@ -1,4 +1,4 @@
-"""A corpus of hub text as a whole: counts, the held-out split, a kill in the middle, and what is refused before it starts."""
+"""A corpus of hub text as a whole: counts, the held-out split, builds that resume, and what is refused at the start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ SHARED = paths.ROOT.parent / "shared" / "data"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in sorted(folder.rglob("*"))
+            if file.is_file()}
 
 
 def test_when_built_then_every_domain_has_exactly_the_tokens_asked_for_and_the_manifest_says_whence(hub_corpus):
@@ -42,7 +43,8 @@ def test_when_built_then_every_domain_has_exactly_the_tokens_asked_for_and_the_m
         assert {split: facts[split]["tokens"] for split in SPLITS} == {"train": 12_000, "heldout": 2_000}
         for split in SPLITS:
             assert len(hub_corpus.tokens(split, domain)) == facts[split]["tokens"]
-            assert len(hub_corpus.documents(split, domain)) == len(hub_corpus.names(split, domain)) == facts[split]["documents"]
+            starts, names = hub_corpus.documents(split, domain), hub_corpus.names(split, domain)
+            assert len(starts) == len(names) == facts[split]["documents"]
     assert [source["dataset"] for source in hub_corpus.manifest["domains"]["math"]["sources"]] == [
         "DigitalLearningGmbH/MATH-lighteval", "nvidia/OpenMathInstruct-2"]
     assert hub_corpus.manifest["source"] == "hub" and hub_corpus.manifest["config"]["hub"] == list(CONFIG.hub)
@@ -61,7 +63,8 @@ def test_when_documents_are_decoded_then_each_is_the_row_that_its_name_says(hub_
     rows = {f"HuggingFaceFW/fineweb-edu/sample/10BT/00{file}_00000.parquet#{row}": text
             for file, first in ((0, 0), (1, 80)) for row, text in enumerate(web(first, 90)["text"])}
     for split in SPLITS:
-        *whole, last = zip(hub_corpus.names(split, "fineweb_edu"), decoded(hub_corpus, split, "fineweb_edu"), strict=True)
+        *whole, last = zip(hub_corpus.names(split, "fineweb_edu"), decoded(hub_corpus, split, "fineweb_edu"),
+                           strict=True)
         assert all(rows[name] == text for name, text in whole) and whole
         assert rows[last[0]].startswith(last[1])
 
@@ -84,7 +87,8 @@ def test_when_the_order_of_the_rows_is_another_then_the_same_documents_are_held_
     for root in (hub_copies, turned):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SUITE_HUB", str(root))
-            held[root] = {document.text for document in Reader("fineweb_edu", DOMAINS["fineweb_edu"].sets, print).documents()
+            held[root] = {document.text
+                          for document in Reader("fineweb_edu", DOMAINS["fineweb_edu"].sets, print).documents()
                           if hub_build.held_out(document, CONFIG)}
     assert held[hub_copies] == held[turned] and 5 < len(held[hub_copies]) < 90
     other = dataclasses.replace(CONFIG, seed=1)
@@ -126,7 +130,8 @@ def test_when_the_connection_is_lost_for_good_then_a_rerun_goes_on_and_the_files
     monkeypatch.setattr(hub_build, "own_pieces", lambda *a: [pieces(*a), trained.append(1)][0])
     with pytest.raises(hub_reader.Disconnected, match="OpenMathInstruct-2.*row 40.*What was read is kept") as caught:
         build.corpus(CONFIG)
-    assert caught and not [file for file in psutil.Process().open_files() if str(hub_outputs) in file.path and "math" in file.path]
+    assert caught and not [file for file in psutil.Process().open_files() if str(hub_outputs) in file.path
+                           and "math" in file.path]
     assert len(waits) == hub_reader.ATTEMPTS - 1
     (work,) = (hub_outputs / "data").glob(".building-*")
     state = json.loads((work / hub_build.JOURNAL).read_text())
@@ -173,7 +178,8 @@ def test_when_killed_while_checksums_are_computed_then_nothing_is_read_again(hub
     assert len(starts) == len(set(starts)) == 5                      # a first look at each set, and no more
 
 
-def test_when_files_go_beyond_the_last_commit_then_that_is_cut_off_and_shorter_ones_are_an_error(hub_copies, hub_outputs):
+def test_when_files_go_beyond_the_last_commit_then_that_is_cut_off_and_shorter_ones_are_an_error(hub_copies,
+                                                                                                 hub_outputs):
     config = dataclasses.replace(MORE, hub=("fineweb_edu",))
     reader = Reader("fineweb_edu", DOMAINS["fineweb_edu"].sets, print)
     pieces = hub_build.own_pieces(config, {"fineweb_edu": reader}, None, hub_outputs, print)
@@ -187,7 +193,8 @@ def test_when_files_go_beyond_the_last_commit_then_that_is_cut_off_and_shorter_o
     first.add(documents[:30])
     first.journal.commit(first.files.values())
     first.add(documents[30:40])
-    first.close()                                                       # what a kill would leave, and the rest of a buffer
+    # what a kill would leave, and the rest of a buffer
+    first.close()
     committed = json.loads((hub_outputs / hub_build.JOURNAL).read_text())["fineweb_edu"]
     file = hub_outputs / "train-fineweb_edu.bin"
     assert file.stat().st_size > 2 * committed["train"]["tokens"] > 0
@@ -203,10 +210,12 @@ def test_when_text_is_short_then_finite_domains_give_what_they_have_and_others_a
     big = dataclasses.replace(CONFIG, hub=("wikitext103",), apart=(), train_tokens=60_000, heldout_tokens=6_000)
     corpus = build.corpus(big)
     facts = corpus.manifest["domains"]["wikitext103"]
-    assert corpus.manifest["notes"] == [f"wikitext103 has {facts['train']['tokens']:,} training and "
-                                        f"{facts['heldout']['tokens']:,} held-out tokens in all, fewer than were asked for"]
+    train, heldout = (facts[split]["tokens"] for split in ("train", "heldout"))
+    assert corpus.manifest["notes"] == [f"wikitext103 has {train:,} training and {heldout:,} held-out tokens in all, "
+                                        "fewer than were asked for"]
     assert 16_000 < facts["train"]["tokens"] < 40_000 and 2_049 <= facts["heldout"]["tokens"] < 6_000
-    with pytest.raises(SuiteError, match=r"domain 'tinystories' has [\d,]+ train tokens at 400 pieces, 900,000 are needed.*"
+    with pytest.raises(SuiteError,
+                       match=r"domain 'tinystories' has [\d,]+ train tokens at 400 pieces, 900,000 are needed.*"
                                          "complete the copy of roneneldan/TinyStories"):
         build.corpus(dataclasses.replace(big, hub=("tinystories",), train_tokens=900_000))
 
@@ -289,7 +298,8 @@ def test_when_a_tokeniser_is_named_then_documents_end_with_its_own_end_and_the_m
     assert (tokens[starts[1:] - 1] == 2).all() and (tokens == 2).sum() in (len(starts) - 1, len(starts))
     assert tokenizer.end_of(corpus.tokenizer()) == 2
     row = int(corpus.names("train", "fineweb_edu")[0].split("#")[1])
-    assert decoded(corpus, "train", "fineweb_edu")[0] == web(0, 90)["text"][row]     # a capital is a byte; nothing is cut at 16
+    # a capital is a byte; nothing is cut at 16
+    assert decoded(corpus, "train", "fineweb_edu")[0] == web(0, 90)["text"][row]
     inputs, _ = make_source(DataConfig.of("text"), corpus).batch(0, 0, 2, 64)
     assert int(inputs.max()) < 32_000
 
@@ -314,7 +324,8 @@ def test_when_a_run_names_its_domains_then_it_reads_them_alone_and_others_never_
     own = DataConfig.of("text", domains=("wikitext103",))
     assert domains_of(own, built) == ("wikitext103",) and make_source(own, built).domains == ("wikitext103",)
     plain = DataConfig.of("text", mixture=(("math", 0.5), ("fineweb_edu", 0.5)))
-    assert domains_of(plain, built) == built.domains and set(make_source(plain, built).domains) == {"math", "fineweb_edu"}
+    assert domains_of(plain, built) == built.domains and set(make_source(plain, built).domains) == {"math",
+                                                                                                    "fineweb_edu"}
     with pytest.raises(SuiteError, match="unknown domain of the mixture 'wikitext'; did you mean 'wikitext103'"):
         make_source(DataConfig.of("text", domains=("wikitext",)), built)
 
@@ -322,7 +333,8 @@ def test_when_a_run_names_its_domains_then_it_reads_them_alone_and_others_never_
 @pytest.mark.parametrize(("changes", "words"), [
     ({"hub": ("fineweb",)}, "unknown domain of the hub 'fineweb'; did you mean 'fineweb_edu'"),
     ({"hub": ("math",), "apart": ("math",)}, "each domain once"), ({"apart": ("math",)}, "hub = .* is not valid"),
-    ({"tokenizer": "x"}, "hub = .* is not valid"), ({"folder": "x", "hub": ("math",)}, "empty where there is a folder")])
+    ({"tokenizer": "x"}, "hub = .* is not valid"),
+    ({"folder": "x", "hub": ("math",)}, "empty where there is a folder")])
 def test_when_a_configuration_is_wrong_then_the_error_names_it(changes, words):
     with pytest.raises(SuiteError, match=words):
         CorpusConfig(**changes)
@@ -358,4 +370,5 @@ def test_when_real_text_lies_as_on_the_hub_then_it_is_split_by_article_and_probl
     problems = {split: decoded(corpus, split, "math")[:-1] for split in SPLITS}
     known = {f"{row['question']}\n{row['answer']}" for row in asked}
     assert set(problems["train"]) <= known and set(problems["heldout"]) <= known and len(problems["heldout"]) > 100
-    assert (corpus.manifest["evaluations"]["blimp"]["subsets"], corpus.manifest["evaluations"]["blimp"]["items"]) == (8, 8000)
+    assert (corpus.manifest["evaluations"]["blimp"]["subsets"],
+            corpus.manifest["evaluations"]["blimp"]["items"]) == (8, 8000)

@@ -47,7 +47,8 @@ def asked(corpus: Corpus, task: str, **parameters):
 def test_when_the_corpus_has_the_hub_s_sets_then_the_battery_asks_these(corpus):
     blimp = asked(corpus, "blimp")
     assert only(blimp, "count", split="blimp") == 10
-    assert only(blimp, "accuracy", split="blimp") == 0, "`runs` is a piece more than `run`, and less likely to a uniform model"
+    assert only(blimp, "accuracy",
+                split="blimp") == 0, "`runs` is a piece more than `run`, and less likely to a uniform model"
     assert only(blimp, "count", split="blimp/wh_island") == 5
     lambada = asked(corpus, "lambada")
     assert only(lambada, "count", split="lambada") == 12
@@ -79,7 +80,8 @@ def test_when_an_evaluation_set_lacks_a_text_then_the_error_names_the_row_and_no
     monkeypatch.setenv("SUITE_HUB", str(make_hub(tmp_path / "hub")))
     write(tmp_path / "hub/nyu-mll/blimp/wh_island/train-00000-of-00001.parquet",
           {"sentence_good": ["A dog runs.", None], "sentence_bad": ["A dog run.", "x"]})
-    with pytest.raises(SuiteError, match=r"wh_island/train-00000-of-00001.parquet, row 1 has no text in 'sentence_good'"):
+    with pytest.raises(SuiteError,
+                       match=r"wh_island/train-00000-of-00001.parquet, row 1 has no text in 'sentence_good'"):
         hub_build.fetch(tmp_path / "work", print)
     assert not (tmp_path / "work/evaluations/blimp.json").exists()
 
@@ -91,7 +93,8 @@ def test_when_blimp_s_own_files_are_there_then_each_is_a_subset(tmp_path, monkey
         write(tmp_path / f"hub/nyu-mll/blimp/{subset}.jsonl", {"sentence_good": ["Good."], "sentence_bad": ["Bad."]})
     facts = hub_build.fetch(tmp_path / "work", print)
     assert (facts["blimp"]["subsets"], facts["blimp"]["items"]) == (2, 2)
-    assert sorted(path.stem for path in (tmp_path / "work/evaluations/blimp").iterdir()) == ["passive_1", "principle_A_case_1"]
+    assert sorted(path.stem for path in (tmp_path / "work/evaluations/blimp").iterdir()) == ["passive_1",
+                                                                                             "principle_A_case_1"]
 
 
 def test_when_pieces_write_a_space_at_the_beginning_otherwise_then_a_continuation_is_cut_from_the_whole(tmp_path):
@@ -129,11 +132,13 @@ def test_when_a_run_names_its_domains_then_losses_are_those_of_them(corpus):
 def test_when_the_report_describes_the_text_then_it_names_sets_configurations_and_commits(corpus):
     text = Text(corpus.fingerprint, corpus.manifest)
     assert text.source == "Text of the Hugging Face hub" and text.pieces == "byte-level pieces"
-    assert "fineweb_edu: HuggingFaceFW/fineweb-edu (sample-10BT, train), a copy on this machine, ODC-By 1.0" in text.origins
-    assert ("wikitext103: Salesforce/wikitext (wikitext-103-raw-v1, train), a copy on this machine, CC BY-SA 3.0 and GFDL"
+    copy = "a copy on this machine"
+    assert f"fineweb_edu: HuggingFaceFW/fineweb-edu (sample-10BT, train), {copy}, ODC-By 1.0" in text.origins
+    assert (f"wikitext103: Salesforce/wikitext (wikitext-103-raw-v1, train), {copy}, CC BY-SA 3.0 and GFDL"
             in text.origins)
     assert "blimp, 10 items: nyu-mll/blimp (train), a copy on this machine, CC BY 4.0" in text.origins
-    corpus.manifest["domains"]["math"]["sources"][0]["revision"], corpus.manifest["config"]["tokenizer"] = "f" * 40, "a/b"
+    corpus.manifest["domains"]["math"]["sources"][0]["revision"] = "f" * 40
+    corpus.manifest["config"]["tokenizer"] = "a/b"
     text = Text(corpus.fingerprint, corpus.manifest)
     assert "math: DigitalLearningGmbH/MATH-lighteval (default, train), commit ffffffffffff, MIT" in text.origins
     assert text.pieces == "pieces of a/b"
@@ -143,10 +148,13 @@ def test_when_the_paper_s_profile_is_loaded_then_it_has_the_mixture_and_wikitext
     profile = load("paper")
     assert dict(profile.mixture) == {"fineweb_edu": 0.35, "wikipedia": 0.22, "tinystories": 0.20, "math": 0.23}
     assert set(dict(profile.mixture)) == set(profile.corpus.hub) and profile.corpus.apart == ("wikitext103",)
-    assert profile.parameters("04_power_law_sigma").domains == profile.parameters("05_christoffel").domains == ("wikitext103",)
+    for notebook in ("04_power_law_sigma", "05_christoffel"):
+        assert profile.parameters(notebook).domains == ("wikitext103",)
     parameters = profile.parameters("04_power_law_sigma")
-    assert Recipe(parameters, profile, domains=parameters.domains).data == DataConfig.of("text", domains=("wikitext103",))
-    assert Recipe(parameters, profile).data == DataConfig.of("text", mixture=tuple(sorted(dict(profile.mixture).items())))
+    assert Recipe(parameters, profile, domains=parameters.domains).data == DataConfig.of("text",
+                                                                                         domains=("wikitext103",))
+    assert Recipe(parameters, profile).data == DataConfig.of("text",
+                                                             mixture=tuple(sorted(dict(profile.mixture).items())))
     own = load("paper", corpus="/some/folder")
     assert (own.corpus.hub, own.corpus.apart, own.corpus.tokenizer, own.mixture) == ((), (), "", ())
     parameters = own.parameters("04_power_law_sigma")

@@ -31,7 +31,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     counts = {"documents": 2, "tokens": TOKENS, "bytes": TOKENS}
     (folder / "manifest.json").write_text(json.dumps({
         "source": "offline", "config": {"vocab": 5000}, "pieces": 5000, "token_type": "uint16",
-        "domains": {"web": {"train": counts, "heldout": counts, "removed": {}}}, "files": files, "versions": {}, "notes": []}))
+        "domains": {"web": {"train": counts, "heldout": counts, "removed": {}}}, "files": files, "versions": {},
+        "notes": []}))
     return Corpus(folder)
 
 

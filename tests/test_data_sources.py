@@ -119,7 +119,8 @@ def test_when_code_is_read_then_it_parses_and_has_neither_docstrings_nor_licence
         assert not clean.LICENCE.search("\n".join(top)), document.name
         if len(document.text) < 0.9 * sources.LONGEST:
             tree = ast.parse(document.text)
-            assert not [n for n in ast.walk(tree) if isinstance(n, sources.Scope) and ast.get_docstring(n)], document.name
+            assert not [n for n in ast.walk(tree) if isinstance(n, sources.Scope)
+                        and ast.get_docstring(n)], document.name
 
 
 def test_when_docs_and_code_come_from_one_module_then_they_share_no_docstring(some_docs, some_code):

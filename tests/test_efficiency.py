@@ -29,7 +29,8 @@ pytestmark = pytest.mark.usefixtures("outputs")
 
 def row(measure: str, ratio: float, length: int = 1024, backend: str = "cpu", against: str = "dense", pass_: str = BOTH,
         spread: float = 0.1, **more) -> Row:
-    values = {"ms": 2.0, "against_ms": 2.0 * ratio, "mib": 8.0, "against_mib": 2.0, "counted": 1e9, "peak": 2e11, "keys": 20.0,
+    values = {"ms": 2.0, "against_ms": 2.0 * ratio, "mib": 8.0, "against_mib": 2.0, "counted": 1e9, "peak": 2e11,
+              "keys": 20.0,
               "pattern": "p", "heads": "8, 8", "head_dim": 64, "dtype": "float32", "device": "cpu", "threads": 2,
               "machine": "M", "code": "c"}
     return Row(measure, backend, against, pass_, length, ratio, (ratio * (1 - spread), ratio * (1 + spread)), 9,
@@ -46,7 +47,8 @@ def test_when_notebook_7_is_planned_then_it_trains_nothing_that_notebook_1_does_
 
 
 def test_when_runs_were_timed_then_tokens_a_second_are_told_against_dense():
-    table = experiment("07_efficiency").table(planned("07_efficiency"), MadeUpDatabase(lambda job, length, variant: 3.0))
+    table = experiment("07_efficiency").table(planned("07_efficiency"),
+                                              MadeUpDatabase(lambda job, length, variant: 3.0))
     fast = table["series"] == "Fibonacci, learned"
     table.loc[fast, "run_tokens_per_s"] = 2500.0
     speed = found.throughput(table)
@@ -122,7 +124,8 @@ def test_when_the_backend_is_faster_or_slower_then_the_sentence_says_by_how_much
 def test_when_a_learned_alpha_costs_less_or_more_than_published_then_the_sentence_turns():
     theirs = published.learned_cost()
     for ratio, word in ((0.4 * theirs, "less than"), (2 * theirs, "more than"), (theirs, "no less than")):
-        said = found.say_learned([row("time", 2.0), row("learned_over_fixed", ratio, 256), row("learned_over_fixed", ratio)])
+        said = found.say_learned([row("time", 2.0), row("learned_over_fixed", ratio, 256),
+                                  row("learned_over_fixed", ratio)])
         assert f"{word} the published {theirs:.1f} times" in said and f"takes {ratio:.2f} times" in said
 
 
@@ -159,7 +162,8 @@ def test_when_patterns_and_steps_are_told_then_best_and_worst_are_named():
 
 def test_when_something_was_not_measured_then_the_source_says_so():
     lacking = Row("time", "gpu", "dense", "forward", 256, note="not available: a GPU that torch sees")
-    large = [Row("time", "masked", "dense", "forward", T, note="left out: one call would need 6.0 GiB") for T in (8192, 16384)]
+    large = [Row("time", "masked", "dense", "forward", T, note="left out: one call would need 6.0 GiB")
+             for T in (8192, 16384)]
     said = found.say_source([row("time", 2.0), lacking, *large])
     assert "Not measured: gpu: a GPU that torch sees." in said
     assert "Not measured: masked: would need too much memory or time, at T = 8192 (forward), 16384 (forward)." in said

@@ -19,7 +19,8 @@ from lib.attention.reference import Reference
 from suite.bench.gpu import Bench, __main__, verify
 from suite.bench.rows import FIELDS
 
-OTHERS = ["tokenizers", "datasets", "matplotlib", "seaborn", "scipy", "psutil", "filelock", "safetensors", "yaml", "tqdm",
+OTHERS = ["tokenizers", "datasets", "matplotlib", "seaborn", "scipy", "psutil", "filelock", "safetensors", "yaml",
+          "tqdm",
           "jinja2", "bs4", "nbformat", "papermill", "IPython", "transformers", "numba", "llvmlite", "pandas"]
 MAKEFILE = (paths.ROOT / "Makefile").read_text("utf-8")
 
@@ -57,15 +58,18 @@ def test_when_it_runs_in_the_interpreter_then_every_part_leaves_its_rows(tmp_pat
     rows = report["rows"]
     assert all(set(row) <= set(FIELDS) for row in rows)
     wrong = [row for row in rows if row["measure"] == "error" and not (row["ok"] and row["ratio"] <= row["limit"])]
-    assert not wrong and {row["pass"] for row in rows if row["measure"] == "error"} == {"out", "dq", "dk", "dv", "dlearned"}
+    assert not wrong and {row["pass"] for row in rows if row["measure"] == "error"} == {"out", "dq", "dk", "dv",
+                                                                                        "dlearned"}
     timed = {(row["pattern"], row["against"], row["pass"]): row for row in rows if row["measure"] == "time"}
     for pass_ in ("forward", "forward+backward"):
         for pair in (("fixed", "sdpa"), ("fixed", "masked"), ("learned", "sdpa"), ("learned", "fixed")):
             row = timed[*pair, pass_]
             assert row["ratio"] > 0 and row["spread"][0] <= row["ratio"] <= row["spread"][1] and row["ms"] > 0
-        assert timed["fixed", "cudnn", pass_]["note"] and timed["fixed", "flex", pass_]["note"]     # neither exists on a CPU
+        # neither exists on a CPU
+        assert timed["fixed", "cudnn", pass_]["note"] and timed["fixed", "flex", pass_]["note"]
     steps = [row for row in rows if row["measure"] == "training_step"]
-    assert [row["pattern"] for row in steps] == ["fixed", "learned", "dense"] and all(row["tokens_per_s"] > 0 for row in steps)
+    assert [row["pattern"] for row in steps] == ["fixed", "learned", "dense"] and all(row["tokens_per_s"] > 0
+                                                                                      for row in steps)
     assert "0 wrong" in found.stdout and "tokens/s" in found.stdout
 
 
@@ -111,7 +115,8 @@ def test_when_numbers_are_wrong_then_the_check_says_so(change, right, monkeypatc
 
 @pytest.mark.parametrize(("ok", "status", "code"), [(True, "ok", 0), (False, "ok", 1), (True, "out of time", 1)])
 def test_when_verification_fails_then_the_exit_status_is_one(ok, status, code, monkeypatch, tmp_path):
-    row = {"measure": "error", "pattern": "p", "dtype": "float32", "pass": "out", "ratio": 0.5, "limit": 0.1, "ok": ok, "note": ""}
+    row = {"measure": "error", "pattern": "p", "dtype": "float32", "pass": "out", "ratio": 0.5, "limit": 0.1, "ok": ok,
+           "note": ""}
     monkeypatch.setattr(Gpu, "missing", lambda self: "")
     monkeypatch.setattr(__main__, "machine", dict)
     monkeypatch.setattr(__main__, "LIMITS", {"verify": 1})
