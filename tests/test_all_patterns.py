@@ -198,8 +198,3 @@ def test_when_cost_is_counted_then_equal_pairs_are_equal_operations_and_dense_ha
     model = profiles.load("small").model
     assert column["Dense"] == pytest.approx(3 * 4 * model.heads * model.head_dim * model.layers * 257 / 2 / 1e6)
     assert "times their attention operations" in found.say_cost(table)
-
-
-def test_when_the_notebook_is_read_then_it_is_where_the_profiles_expect_it():
-    assert (paths.NOTEBOOKS / f"{NAME}.ipynb").exists()
-    assert all(NAME in profiles.load(name).notebooks for name in profiles.names())

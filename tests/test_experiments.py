@@ -40,7 +40,8 @@ def only(jobs, series: str):
 
 
 def test_when_experiments_are_listed_then_they_are_the_notebooks():
-    assert names() == ["01_window_sweep", "02_learned_alpha", "03_extrapolation", "04_power_law_sigma", "05_christoffel",
+    assert names() == ["01_window_sweep", "02_learned_alpha", "03_extrapolation", "04_power_law_sigma",
+                       "05_christoffel",
                        "06_capacity_battery", "07_efficiency", "08_all_patterns", "09_long_rungs"]
     with pytest.raises(SuiteError, match="03_extrapolation"):
         experiment("03_extrapolaton")
@@ -98,7 +99,7 @@ def test_when_a_control_is_made_for_the_ramp_then_it_counts_the_pairs_of_the_ram
     pairs = sum(T - d for layer in range(L) for d in pattern_of(ramp).plan(layer, T).distances)
     assert local.labels.equal_pairs == pairs
     random = pattern_of(only(jobs, "Random offsets, equal edges"))
-    assert all(random.mask(layer, T)[:, T - 1, T - 5:].all() for layer in range(L))        # the ramp's window of W = 4 stays
+    assert all(random.mask(layer, T)[:, T - 1, T - 5:].all() for layer in range(L))    # the ramp's window of W = 4
 
 
 def test_when_tokens_are_given_then_whole_steps_are_trained_and_warm_up_fits():
@@ -131,13 +132,14 @@ def test_when_a_model_is_misspelt_then_the_nearest_is_named():
 def test_when_an_extra_model_is_given_then_only_its_window_is_trained():
     more = set(planned("01_window_sweep", extra=("pow2/fixed/8",))) - set(planned("01_window_sweep"))
     assert [job.labels.window for job in more] == [8]
-    assert next(iter(more)).run.pattern == PatternSpec.of("scaled_base", base="pow2")       # W = 8 and fixed are defaults
+    assert next(iter(more)).run.pattern == PatternSpec.of("scaled_base", base="pow2")   # W = 8, fixed: defaults
 
 
 def test_when_rungs_grow_with_length_then_frozen_ones_are_evaluated_and_otherwise_not():
     variants = {job.labels.series: {dict(e.parameters).get("variant", "") for e in job.evaluations}
                 for job in planned("03_extrapolation")}
-    assert "rungs=frozen" in variants["Fibonacci, linear ramp"] and "rungs=frozen" in variants["Powers of two, linear ramp"]
+    for series in ("Fibonacci, linear ramp", "Powers of two, linear ramp"):
+        assert "rungs=frozen" in variants[series]
     assert variants["Fibonacci, fixed"] == {""} and variants["Local window, equal edges"] == {""}
     assert {"rope=yarn", "mask=window", "mask=sinks"} <= variants["Dense"]
     assert all("rungs=frozen" not in {dict(e.parameters).get("variant") for e in job.evaluations}
@@ -163,7 +165,7 @@ def test_when_theta_has_other_rates_then_each_is_a_run_and_says_so():
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_when_the_probe_asks_between_rungs_then_some_alpha_can_reach_it_but_not_alpha_1_nor_a_sum_over_its_layers(profile):
+def test_when_the_probe_asks_between_rungs_then_some_alpha_reaches_it_but_not_alpha_1_nor_a_sum_of_two(profile):
     parameters = profiles.load(profile).parameters("02_learned_alpha")
     rungs = [1, 2]
     while rungs[-1] + rungs[-2] < parameters.probe_length:

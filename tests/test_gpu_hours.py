@@ -41,8 +41,10 @@ def test_when_a_gpu_is_named_then_spelling_does_not_matter_and_a_wrong_name_brin
 
 
 @pytest.mark.parametrize("device, gib, known", [
-    ("NVIDIA A100-SXM4-40GB", 39.4, "a100-40gb"), ("NVIDIA A100-SXM4-80GB", 79.1, "a100"), ("NVIDIA H200", 139.8, "h200"),
-    ("NVIDIA H100 80GB HBM3", 79.1, "h100"), ("NVIDIA GeForce RTX 3090", 23.7, "rtx-3090"), ("NVIDIA L40S", 44.4, "l40s"),
+    ("NVIDIA A100-SXM4-40GB", 39.4, "a100-40gb"), ("NVIDIA A100-SXM4-80GB", 79.1, "a100"),
+    ("NVIDIA H200", 139.8, "h200"),
+    ("NVIDIA H100 80GB HBM3", 79.1, "h100"), ("NVIDIA GeForce RTX 3090", 23.7, "rtx-3090"),
+    ("NVIDIA L40S", 44.4, "l40s"),
     ("NVIDIA GeForce RTX 3090 Ti", 23.7, None), ("NVIDIA H100 PCIe", 79.1, None), ("NVIDIA A10G", 22.0, None),
     ("CPU, interpreted", 0.0, None)])
 def test_when_a_driver_names_a_device_then_it_is_known_only_if_it_is_that_gpu(device, gib, known):
@@ -60,7 +62,7 @@ def test_when_drawn_keys_are_counted_then_the_mean_is_that_of_many_drawn_graphs_
     for more in ({}, {"reach": 40}):
         drawn = patterns.build("power_law", layers=60, heads=2, mode="draws", draws=25, sigma=0.7, window=3, **more)
         assert drawn.expected_pairs(90) == pytest.approx(drawn.pairs(90), rel=0.01)
-        found = 0.0                                                # by the law itself, query by query and distance by distance
+        found = 0.0                        # by the law itself, query by query and distance by distance
         for i in range(90):
             law = {d: d ** -1.7 for d in range(1, min(i, more.get("reach", 90)) + 1)}
             found += min(i, 3) + 1 + sum(1 - (1 - q / sum(law.values())) ** 25 for d, q in law.items() if d > 3)
@@ -127,7 +129,8 @@ def test_when_an_evaluation_is_added_then_it_is_counted():
     needed = {"perplexity": {"tokens": 64}, "recurrence": {"tokens": 64, "edges": (0, 4)}}
     for name in evals.names():
         assert cost.forward_passes(run_of(length=16), Evaluation.of(name, **needed.get(name, {})), 2) is not None, name
-    of_training = cost.evaluation_flops(run_of(length=16), Evaluation.of("made_up"), 2) / cost.run_flops(run_of(length=16))
+    made_up = cost.evaluation_flops(run_of(length=16), Evaluation.of("made_up"), 2)
+    of_training = made_up / cost.run_flops(run_of(length=16))
     assert of_training == cost.UNKNOWN_SHARE
 
 
@@ -268,7 +271,8 @@ def test_when_recipe_seed_or_model_differ_then_a_run_is_not_the_papers():
         gpus.MODELS: [own, replace(own, model=replace(own.model, vocab=32_000))],
         gpus.SEEDS: [replace(own, train=replace(own.train, seed=45)), gpus.paper_run(PatternSpec.of("dense"), 43)],
         gpus.CONTROLS: [replace(own, train=replace(own.train, steps=6_500)), gpus.paper_run(LOCAL),
-                                replace(own, model=replace(own.model, layers=8)), replace(own, data=DataConfig.of("copying"))]}
+                        replace(own, model=replace(own.model, layers=8)),
+                        replace(own, data=DataConfig.of("copying"))]}
     for name, runs in changed.items():
         assert [gpus.part_of_paper(run) for run in runs] == [name] * len(runs)
     assert gpus.paper_matrix([RunConfig(LOCAL, SMALL, TrainConfig(length=16))], None) == []

@@ -27,7 +27,8 @@ names: list[str] = ["a", "b"]  # some = texts
 deep: bool = True
 '''
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
-DEFAULTS = {"profile": "small", "corpus": "", "seeds": (42,), "tokens": 0, "rate": 0.5, "names": ("a", "b"), "deep": True}
+DEFAULTS = {"profile": "small", "corpus": "", "seeds": (42,), "tokens": 0, "rate": 0.5, "names": ("a", "b"),
+            "deep": True}
 
 
 def write(path: Path, *cells: str) -> None:
@@ -86,7 +87,7 @@ def test_when_the_cells_are_run_again_in_jupyterlab_then_only_the_last_ones_coun
     wrong, mended = "# Parameters\nsede = [1]\n", CELL.replace("[42]", "[7]")
     with pytest.raises(SuiteError):
         read(CELL, wrong)
-    assert read(CELL, wrong, mended).seeds == (7,)                 # the injected cell was deleted, the parameters run again
+    assert read(CELL, wrong, mended).seeds == (7,)     # the injected cell was deleted, the parameters run again
     with pytest.raises(SuiteError, match="sede"):
         read(CELL, mended, wrong)
 
@@ -101,7 +102,7 @@ def test_when_the_cells_are_run_again_in_jupyterlab_then_only_the_last_ones_coun
     ("tokens: int = 0", "tokens: int = 'no'", ["tokens = 'no' is a str"]),
     ("tokens: int = 0", "tokens: complex = 0", ["complex is not supported"]),
 ])
-def test_when_the_parameters_cell_disagrees_with_the_saved_one_then_the_error_names_the_parameter(read, old, new, words):
+def test_when_the_parameters_cell_is_not_the_saved_one_then_the_error_names_the_parameter(read, old, new, words):
     assert old in CELL
     with pytest.raises(SuiteError) as error:
         read(CELL.replace(old, new))
@@ -128,7 +129,8 @@ def test_when_a_cell_is_parsed_then_types_defaults_and_meanings_are_there():
 
 
 @pytest.mark.parametrize("value, annotation, expected", [
-    (3, "float", 3.0), (None, "int | None", None), (3, "int | None", 3), ([[1], [2, 3]], "list[list[int]]", ((1,), (2, 3))),
+    (3, "float", 3.0), (None, "int | None", None), (3, "int | None", 3),
+    ([[1], [2, 3]], "list[list[int]]", ((1,), (2, 3))),
     ((1, 2), "tuple[int, ...]", (1, 2)), ("[0.5, 1]", "tuple[float, ...]", (0.5, 1.0)), ([], "list[int]", ()),
 ])
 def test_when_a_value_fits_its_type_then_it_is_taken(value, annotation, expected):
@@ -136,7 +138,7 @@ def test_when_a_value_fits_its_type_then_it_is_taken(value, annotation, expected
     assert found == expected and type(found) is type(expected)
 
 
-def test_when_the_saved_cell_changes_then_the_next_parameters_are_its_and_what_an_experiment_misses_is_named(read, tmp_path):
+def test_when_the_saved_cell_changes_then_so_do_the_parameters_and_what_an_experiment_misses_is_named(read, tmp_path):
     before = parameters_of("07_trial")
     assert parameters_of("07_trial") is before                     # read once
     write(tmp_path / "07_trial.ipynb", CELL.replace("rate: float = 0.5", "speed: float = 0.25"))
@@ -158,7 +160,8 @@ def trial(tmp_path):
     committed = json.loads((paths.NOTEBOOKS / f"{name}.ipynb").read_text())["cells"]
     cell = next("".join(cell["source"]) for cell in committed if "parameters" in cell["metadata"].get("tags", []))
     write(tmp_path / "trial.ipynb", cell,
-          f"from suite.notebook import Notebook\nnb = Notebook({name!r}, globals())", "print(nb.parameters.model_dump_json())")
+          f"from suite.notebook import Notebook\nnb = Notebook({name!r}, globals())",
+          "print(nb.parameters.model_dump_json())")
 
     def papermill(*arguments: str):
         elsewhere = tmp_path / "elsewhere"

@@ -34,8 +34,8 @@ def test_when_a_plan_is_asked_for_as_json_then_operations_memory_and_hours_are_t
     else:
         assert told["gpu"] is None and total["hours"] is None
     assert told["matrix"] == []                                        # no run is the paper's
-    assert set(total) == {"notebook", "runs", "shared", "done", "to_train", "tokens", "evaluations", "flops", "memory_gib",
-                          "micro_batches", "minutes", "hours"}
+    assert set(total) == {"notebook", "runs", "shared", "done", "to_train", "tokens", "evaluations", "flops",
+                          "memory_gib", "micro_batches", "minutes", "hours"}
 
 
 def test_when_a_gpu_is_named_wrongly_then_the_plan_ends_with_2_and_the_nearest_name(house, capsys, monkeypatch):
@@ -50,11 +50,12 @@ def test_when_the_paper_is_planned_then_the_text_sets_its_matrix_beside_the_publ
     monkeypatch.setattr(estimate, "measure", lambda precision: 1e9)
     monkeypatch.setattr(gpus, "seen", lambda: None)
     text = planning.outlook([sweep], profile, None, planning.default_gpu([sweep])).text()
-    assert "RTX 3090, h" in text and "RTX 3090: hours of one GPU" in text                      # the paper's, if none is named
+    assert "RTX 3090, h" in text and "RTX 3090: hours of one GPU" in text      # the paper's, if none is named
     assert "published matrix, 30 runs: 117.4 hours on one RTX 3090; published: 117.4 GPU-hours" in text
     lines = {line[:26].strip(): line.split()[-5:] for line in text.splitlines()}
     assert lines["the paper's models"][0] == "21" and lines["its replicates"][0] == "9"
     faster = planning.outlook([sweep], profile, None, "h100").text()
     assert "30 runs: 8.4 hours on one H100" in faster and max(map(len, faster.splitlines()[1:])) <= 128
     monkeypatch.setitem(gpus.GPUS, "h100", replace(gpus.GPUS["h100"], memory_gib=8))
-    assert "01_window_sweep: batches are split in up to 2 to fit" in planning.outlook([sweep], profile, None, "h100").text()
+    split = planning.outlook([sweep], profile, None, "h100").text()
+    assert "01_window_sweep: batches are split in up to 2 to fit" in split

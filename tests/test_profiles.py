@@ -54,7 +54,7 @@ def test_when_a_persons_own_text_is_used_then_the_offline_mixture_does_not_apply
 HUB = "hub: [math, wikipedia], apart: [enwik8], tokenizer: owner/name}"
 
 
-def test_when_the_text_is_of_the_hub_then_the_corpus_has_its_domains_and_tokeniser_and_a_folder_replaces_all_three(read):
+def test_when_the_text_is_of_the_hub_then_the_corpus_has_its_domains_and_tokeniser_and_a_folder_replaces_them(read):
     old = "heldout_tokens: 2000}\n"
     mixed = GOOD.replace("{docs: 0.75, code: 0.25}", "{math: 0.75, wikipedia: 0.25}")
     assert old in mixed
@@ -99,7 +99,8 @@ def test_when_precision_is_auto_then_it_is_what_the_device_has(read, monkeypatch
     ("heldout_tokens: 2000", "heldout_tokens: 2000, hub: [maths]", ["unknown domain of the mixture", "known: maths"]),
     ("heldout_tokens: 2000", "heldout_tokens: 2000, hub: math", ["hub = 'math'", "list[str]"]),
     ("heldout_tokens: 2000", "heldout_tokens: 2000, tokenizer: a/b", ["hub = ()", "apart"]),
-    ("heldout_tokens: 2000", "heldout_tokens: 2000, tokeniser: a/b", ["unknown key 'tokeniser'", "did you mean 'tokenizer'"]),
+    ("heldout_tokens: 2000", "heldout_tokens: 2000, tokeniser: a/b",
+     ["unknown key 'tokeniser'", "did you mean 'tokenizer'"]),
 ])
 def test_when_something_is_wrong_then_the_error_names_file_key_and_remedy(read, old, new, words):
     with pytest.raises(SuiteError) as error:
@@ -129,11 +130,12 @@ def test_when_a_profile_does_not_exist_then_the_nearest_is_named(monkeypatch, tm
 
 
 @pytest.mark.parametrize("name", profiles.names())
-def test_when_a_committed_profile_is_loaded_then_it_is_valid_and_says_only_what_differs_from_the_declared_defaults(name):
+def test_when_a_committed_profile_is_loaded_then_it_is_valid_and_says_only_what_differs_from_the_defaults(name):
     profile = profiles.load(name)
     assert profile.name == name and profile.description and (name != "small" or not profile.notebooks)
     for notebook, own in profile.notebooks.items():
         parameters, fields = profile.parameters(notebook), parameters_of(notebook).model_fields
         assert parameters.profile == name
-        assert not [key for key in own if getattr(parameters, key) == fields[key].default], f"{notebook} repeats defaults"
+        repeated = [key for key in own if getattr(parameters, key) == fields[key].default]
+        assert not repeated, f"{notebook} repeats defaults"
         assert own, f"{notebook} has nothing of its own"

@@ -61,7 +61,8 @@ def test_when_the_battery_is_read_then_the_audits_facts_follow():
     assert [round(value) for value in table["mean"]] == [300, 309, 347, 364, 387]    # row 17
     assert list(table.index)[0] == "Fibonacci, linear ramp" and list(table.index)[-1] == "Fibonacci, fixed"
     said = capacity_battery.say_published()
-    assert all(part in said for part in ("only flops_context, lego and ruler_vt", "800 pairs (4 of its 8", "0.5028"))  # row 16
+    facts = ("only flops_context, lego and ruler_vt", "800 pairs (4 of its 8", "0.5028")    # row 16
+    assert all(part in said for part in facts)
 
 
 def test_when_the_probe_is_read_then_cells_and_moves_are_those_of_the_audit():

@@ -1,4 +1,4 @@
-"""Experiments by name. Every file of this folder that defines an `Experiment` is found; nothing else is to be edited."""
+"""Experiments by name: every file of this folder that defines an `Experiment` is found."""
 
 from __future__ import annotations
 

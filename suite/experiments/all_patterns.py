@@ -33,29 +33,28 @@ class AllPatterns(base.Experiment):
     question = "Which keys should a query attend, when every pattern may attend as many?"
 
     def plan(self, parameters, profile):
-        require(1 in parameters.factors, "factors", parameters.factors, "multiples of the training length, 1 among them")
+        require(1 in parameters.factors, "factors", parameters.factors,
+                "multiples of the training length, 1 among them")
         recipe = Recipe(parameters, profile)
         measure = recipe.perplexity(*(factor * recipe.length for factor in parameters.factors))
-        found, _ = matched(parameters, recipe)
-        models = {"dense": (DENSE, DENSE_LABELS), **found}
+        models = [(DENSE, DENSE_LABELS), *matched(parameters, recipe)[0]]
         return ordered([base.Job.of(recipe.run(spec, seed), *measure, **labels)
-                        for seed in parameters.seeds for spec, labels in models.values()])
+                        for seed in parameters.seeds for spec, labels in models])
 
 
 Described = tuple[PatternSpec, dict[str, Any]]        # a pattern, and how the table describes it
 
 
-def matched(parameters: Parameters, recipe: Recipe) -> tuple[dict[str, Described], dict[str, str]]:
-    """The patterns at the pairs of the ramp, and those that cannot attend so many, with the reason."""
-    found: dict[str, Described] = {}
-    left_out: dict[str, str] = {}
+def matched(parameters: Parameters, recipe: Recipe) -> tuple[list[Described], dict[str, str]]:
+    """The patterns at the pairs of the ramp, and why others cannot attend so many, by name."""
+    models, left_out = [], {}
     for name in parameters.patterns:
         one_of(name, known(name), "pattern")
         try:
-            found[name] = at_equal_edges(name, recipe, parameters.window, parameters.sigma)
+            models.append(at_equal_edges(name, recipe, parameters.window, parameters.sigma))
         except SuiteError as error:
             left_out[name] = str(error)
-    return found, left_out
+    return models, left_out
 
 
 def left_out(parameters: Parameters, profile: Profile) -> dict[str, str]:
@@ -69,9 +68,10 @@ def known(name: str) -> list[str]:
 
 
 def at_equal_edges(name: str, recipe: Recipe, window: int, sigma: float) -> Described:
-    """The pattern `name` with the attended pairs of the ramp at the recipe's length, within 1 %; `SuiteError` if it has none.
+    """The pattern `name` with the attended pairs of the ramp at the recipe's length, within 1 %.
 
     A model of the Fibonacci paper that has as many by itself stays as it is, so that other experiments share its runs.
+    A pattern that cannot have as many is a `SuiteError`.
     """
     like, T = recipe.pattern(recipe.scaled(LIKE, window)), recipe.length
     if "/" not in name:
@@ -85,7 +85,7 @@ def at_equal_edges(name: str, recipe: Recipe, window: int, sigma: float) -> Desc
 
 
 def equal_to(like: Pattern, name: str, length: int, window: int, sigma: float) -> Described:
-    """A control, a pattern of the literature, the power law or a Christoffel word, with the pairs of `like` at `length`."""
+    """A control, a pattern of the literature, the power law or a Christoffel word, with the pairs of `like`."""
     pairs = like.pairs(length)
     labels = {"window": window, "equal_pairs": pairs}
 
@@ -104,5 +104,5 @@ def equal_to(like: Pattern, name: str, length: int, window: int, sigma: float) -
 
 
 def bigbird_shares(keys: float) -> dict[str, int]:
-    """Window, random and global keys of a query at 3 : 3 : 2, as in the paper's configurations; the random ones fill up."""
+    """Window and global keys of a query; with the random keys, which fill up, they are 3 : 3 : 2 as in the paper."""
     return {"window": max(0, round(keys * 3 / 8) - 1), "global_tokens": max(1, round(keys * 2 / 8))}

@@ -108,7 +108,7 @@ class Experiment:
 COLUMNS: dict[str, str] = {
     "experiment": "name of the notebook",
     "series": "what the figures call the model, for instance 'Fibonacci, linear ramp'",
-    "role": "model (a document's proposal), control (equal edges or another), baseline (dense) or neighbour (literature)",
+    "role": "model (a document's proposal), control (equal edges or another), baseline (dense), neighbour (literature)",
     "pattern": "pattern name (lib/patterns)",
     "family": "pattern family",
     "base": "base of the rungs: fibonacci, pow2, matched_pow2",

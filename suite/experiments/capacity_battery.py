@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lib.config import DataConfig, Evaluation
 from suite.experiments import base
-from suite.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, SEQUENCES,
+from suite.experiments.common import (ACCURACY, CONTROLS, DENSE, DENSE_LABELS,
                                       Recipe, TinyModel, dense_jobs,
                                       model_labels, ordered)
 from suite.settings.parameters import Parameters
@@ -46,7 +46,7 @@ def trained_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
             else:
                 spec, labels = recipe.scaled(mask, parameters.window), model_labels(mask, parameters.window)
             data = data_of(task, parameters.trained_length)
-            jobs += [base.Job.of(tiny.run(spec, data, seed), Evaluation.of("task", count=SEQUENCES, seed=0),
+            jobs += [base.Job.of(tiny.run(spec, data, seed), ACCURACY,
                                  **labels | {"task": task}) for seed in parameters.seeds]
     return jobs
 

@@ -1,4 +1,4 @@
-"""Experiment 5: Christoffel words as offsets, against masks of as many pairs (Christoffel document; audit rows 22 to 24)."""
+"""Experiment 5: Christoffel words as offsets, against masks of equal pairs (its document; audit rows 22 to 24)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import one_of, require
 from suite.experiments import base
-from suite.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, SEQUENCES,
+from suite.experiments.common import (ACCURACY, CONTROLS, DENSE, DENSE_LABELS,
                                       Recipe, TinyModel, dense_jobs, ordered)
 from suite.settings.parameters import Parameters
 
@@ -49,7 +49,7 @@ def word_labels(word: str, window: int) -> dict[str, Any]:
 
 def task_jobs(parameters: Parameters) -> list[base.Job]:
     """Models trained directly on long-range tasks, one a mask and window; controls have the pairs of the last word."""
-    return [base.Job.of(tiny.run(spec, DataConfig.of(task), seed), Evaluation.of("task", count=SEQUENCES, seed=0),
+    return [base.Job.of(tiny.run(spec, DataConfig.of(task), seed), ACCURACY,
                         **labels | {"task": task})
             for tiny in [TinyModel(parameters.task_length, parameters.task_steps)] for task in parameters.tasks
             for window in parameters.task_windows for mask in parameters.task_masks

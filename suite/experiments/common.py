@@ -14,6 +14,7 @@ from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
 from lib.errors import one_of, require
 from lib.patterns import Pattern, build
 from lib.patterns.matching import match_edges
+from lib.patterns.rungs import fibonacci
 from suite.experiments.base import Job, Parameters
 
 if TYPE_CHECKING:
@@ -59,25 +60,24 @@ class Recipe:
         heads = self.width // model.head_dim
         require(heads * model.head_dim == self.width and heads >= 1, "width", self.width,
                 f"a multiple of head_dim = {model.head_dim}")
-        groups = max(g for g in range(1, heads + 1) if heads % g == 0 and g <= max(1, heads * model.kv_heads // model.heads))
-        return dataclasses.replace(model, d_model=self.width, heads=heads, kv_heads=groups, hidden=round(8 * self.width / 3))
+        most = max(1, heads * model.kv_heads // model.heads)
+        groups = max(g for g in range(1, most + 1) if heads % g == 0)
+        hidden = round(8 * self.width / 3)
+        return dataclasses.replace(model, d_model=self.width, heads=heads, kv_heads=groups, hidden=hidden)
 
     @property
     def data(self) -> DataConfig:
         """The profile's mixture, or `domains`; a person's own folder has domains of its own, weighted alike."""
-        if self.parameters.corpus:
+        if self.parameters.corpus or not (self.domains or self.profile.mixture):
             return DataConfig.of("text")
-        if self.domains:
-            for domain in self.domains:
-                one_of(domain, self.profile.corpus.domains or OFFLINE, "domain of the corpus")
-            return DataConfig.of("text", domains=tuple(self.domains))
-        if not self.profile.mixture:
-            return DataConfig.of("text")
-        return DataConfig.of("text", mixture=tuple(sorted(dict(self.profile.mixture).items())))
+        if not self.domains:
+            return DataConfig.of("text", mixture=tuple(sorted(self.profile.mixture)))
+        for domain in self.domains:
+            one_of(domain, self.profile.corpus.domains or OFFLINE, "domain of the corpus")
+        return DataConfig.of("text", domains=tuple(self.domains))
 
     def train(self, seed: int, **changes: Any) -> TrainConfig:
-        """The profile's recipe with this seed, as many tokens a step at any length, and the steps that `tokens` asks
-        for."""
+        """The profile's recipe with this seed, the same tokens a step at any length, steps as `tokens` asks for."""
         train = dataclasses.replace(self.profile.train, seed=seed, **changes)
         train = dataclasses.replace(train, length=self.length, batch=max(1, train.batch * train.length // self.length))
         return train if self.parameters.tokens == 0 else shortened(train, self.parameters.tokens)
@@ -92,8 +92,7 @@ class Recipe:
         return build(spec.name, layers=self.model.layers, heads=self.model.heads, **dict(spec.parameters))
 
     def scaled(self, model: str, window: int, rungs: int = 0) -> PatternSpec:
-        """`base/schedule`, for instance `fibonacci/linear`, with a window W; the profile's number of rungs without
-        one."""
+        """`base/schedule`, for instance `fibonacci/linear`, with a window W. rungs: 0 for the profile's number."""
         base, schedule = split_model(model)
         own: dict[str, Any] = {"window": window, "base": base}
         if base != "pow2":                                   # powers of two go on to T - 1, at any T
@@ -101,8 +100,10 @@ class Recipe:
         if base == "matched_pow2":
             own["trained_length"] = self.length
         if schedule.startswith("learned"):
-            return spec_of(self.pattern(PatternSpec.of("learned", start="ramp" if "ramp" in schedule else "one", **own)))
-        return spec_of(self.pattern(PatternSpec.of("scaled_base", schedule=schedule, **own)))
+            spec = PatternSpec.of("learned", start="ramp" if "ramp" in schedule else "one", **own)
+        else:
+            spec = PatternSpec.of("scaled_base", schedule=schedule, **own)
+        return spec_of(self.pattern(spec))
 
     def controls(self, names: Sequence[str], like: PatternSpec, seed: int, evaluations: Sequence[Evaluation],
                  window: int | None = None, **labels: Any) -> list[Job]:
@@ -160,13 +161,14 @@ def model_labels(model: str, window: int, **labels: Any) -> dict[str, Any]:
 
 
 def control_labels(name: str, equal_pairs: float, window: int | None = None, **labels: Any) -> dict[str, Any]:
-    """How the table describes a control. window: W of the proposal whose edges it has; equal_pairs: how many those
-    are."""
-    return {"series": f"{CONTROLS[name]}, equal edges", "role": "control", "window": window, "equal_pairs": equal_pairs, **labels}
+    """How the table describes a control that has the `equal_pairs` edges of a proposal with the window W."""
+    return {"series": f"{CONTROLS[name]}, equal edges", "role": "control", "window": window,
+            "equal_pairs": equal_pairs, **labels}
 
 
 DENSE = PatternSpec.of("dense")
 SEQUENCES = 256         # of a task that a model was trained for, on which it is asked
+ACCURACY = Evaluation.of("task", count=SEQUENCES, seed=0)
 DENSE_LABELS = {"series": "Dense", "role": "baseline"}
 
 
@@ -206,6 +208,11 @@ class TinyModel:
         """The comparator `name` with the attended pairs of `like` at the task's length, within 1 %, and its labels."""
         pattern = self.pattern(like)
         return equal_edges(name, pattern, self.length), control_labels(name, pattern.pairs(self.length), window)
+
+
+def rungs_within(length: int) -> int:
+    """How many Fibonacci numbers 1, 2, 3, 5, ... a text of `length` tokens has room for as distances."""
+    return sum(f < length for f in fibonacci(length.bit_length() * 2))
 
 
 def ordered(jobs: Sequence[Job]) -> list[Job]:

@@ -1,4 +1,4 @@
-"""Experiment 3: what happens beyond the training length, and whether more context helps (Fibonacci paper, Section 4)."""
+"""Experiment 3: losses beyond the training length, and whether more context helps (Fibonacci paper, Section 4)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Extrapolation(base.Experiment):
 
 
 def rescued(parameters: Parameters, recipe: Recipe, lengths: list[int]) -> list[Evaluation]:
-    """The dense model beyond its training length, helped at evaluation: a changed RoPE, or a mask that hides far keys."""
+    """The dense model beyond its training length, helped by a changed RoPE, or by a mask that hides far keys."""
     found = [e for rope in parameters.ropes for e in recipe.perplexity(*lengths, rope=rope, variant=f"rope={rope}")]
     reach = recipe.length - 1                                 # distances that training has shown
     masks: dict[str, tuple[str, Items]] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import require
 from suite.experiments import base
-from suite.experiments.common import (SEQUENCES, Recipe, TinyModel, dense_jobs,
-                                      model_labels, ordered)
+from suite.experiments.common import (ACCURACY, Recipe, TinyModel, dense_jobs,
+                                      model_labels, ordered, rungs_within)
 from suite.settings.parameters import Parameters
 
 STARTS = {"one": "fibonacci/learned", "ramp": "fibonacci/learned_ramp"}
@@ -38,14 +38,17 @@ class LearnedAlpha(base.Experiment):
 
 
 def probe_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
-    """Models trained on the marked copy of two distances: between rungs at every rate of theta, and on rungs at its own. A
-    blur is for what lies between rungs; blurred models are not asked on rungs."""
+    """Models trained on the marked copy of two distances: between rungs at every rate of theta, on rungs at its own.
+
+    A blur is for what lies between rungs: blurred models are not asked on rungs.
+    """
     jobs = []
     for depth in parameters.probe_depths:
         tiny = TinyModel(parameters.probe_length, parameters.probe_steps, layers=depth)
         for model in parameters.probe_models + parameters.probe_blurred:
             spec, blurred = probe_spec(parameters, recipe, model), model in parameters.probe_blurred
-            rates = {"blurred": parameters.probe_blur_theta_lr, "learned": parameters.probe_theta_lr}.get(spec.name, (1.0,))
+            learned_rates = {"blurred": parameters.probe_blur_theta_lr, "learned": parameters.probe_theta_lr}
+            rates = learned_rates.get(spec.name, (1.0,))
             wanted = [(parameters.probe_distances, theta_lr) for theta_lr in rates]
             wanted += [] if blurred else [(parameters.probe_rungs, 1.0)]
             for distances, theta_lr in wanted:
@@ -64,14 +67,6 @@ def probe_spec(parameters: Parameters, recipe: Recipe, model: str) -> PatternSpe
     return PatternSpec.of("blurred", **dict(spec.parameters), blur=parameters.probe_blur) if blurred else spec
 
 
-def rungs_within(length: int) -> int:
-    """How many Fibonacci rungs 1, 2, 3, 5, ... are distances at `length`: at most length - 1."""
-    count, rung, following = 0, 1, 2
-    while rung <= length - 1:
-        count, rung, following = count + 1, following, rung + following
-    return count
-
-
 def measured(spec: PatternSpec) -> list[Evaluation]:
     """Accuracy of a probe's model, and its alphas where it has some."""
-    return [Evaluation.of("task", count=SEQUENCES, seed=0), *[Evaluation.of("alphas")] * (spec.name in ("learned", "blurred"))]
+    return [ACCURACY, *([Evaluation.of("alphas")] if spec.name in ("learned", "blurred") else [])]

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 from lib.config import DataConfig, Evaluation, PatternSpec, RunConfig
 from lib.errors import one_of, require
-from lib.patterns.rungs import fibonacci
 from suite.experiments import base
 from suite.experiments.all_patterns import (FAR, LIKE, Described,
                                             at_equal_edges, equal_to)
-from suite.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, Recipe,
-                                      TinyModel, model_labels, ordered,
-                                      shortened)
+from suite.experiments.common import (ACCURACY, CONTROLS, DENSE, DENSE_LABELS,
+                                      Recipe, TinyModel, model_labels, ordered,
+                                      rungs_within, shortened)
 from suite.settings.parameters import Parameters
 
 STRING = 32         # symbols of a planted copy
@@ -59,7 +58,7 @@ class AtLength:
         return [self.job(name, seed, share) for name in names]
 
     def job(self, name: str, seed: int, share: float) -> base.Job:
-        """A model trained on a share of the tokens; the whole runs at the profile's length are asked for recurrence too."""
+        """A model trained on a share of the tokens; whole runs at the profile's length are asked for recurrence too."""
         spec, labels = self.described(name)
         at_home = self.recipe.length == self.recipe.profile.train.length
         measures = (*self.own.perplexity(), *([self.recurrence()] if at_home and share == 1.0 else []))
@@ -88,11 +87,6 @@ def recurrence_edges(reach: int, length: int) -> tuple[int, ...]:
     return tuple(edges)
 
 
-def rungs_within(length: int) -> int:
-    """How many Fibonacci numbers 1, 2, 3, 5, ... a text of `length` tokens has room for as distances."""
-    return sum(f < length for f in fibonacci(length.bit_length() * 2))
-
-
 def part_of(run: RunConfig, share: float) -> RunConfig:
     """The run for a share of its tokens, with a whole schedule of its own."""
     if share == 1.0:
@@ -102,7 +96,7 @@ def part_of(run: RunConfig, share: float) -> RunConfig:
 
 
 def copy_jobs(parameters: Parameters) -> list[base.Job]:
-    """Small models trained to say a string again after a planted distance, one a mask, at the ramp's pairs but for dense."""
+    """Small models trained to say a string again after a planted distance: one a mask, at the ramp's pairs."""
     jobs = []
     for distance in parameters.copy_distances:
         require(distance >= 8, "copy_distances", distance, "at least 8 (tokens)")
@@ -110,8 +104,8 @@ def copy_jobs(parameters: Parameters) -> list[base.Job]:
         tiny, data = TinyModel(distance + string, parameters.copy_steps), DataConfig.of("copying", string=string)
         for mask in parameters.copy_masks:
             spec, labels = copy_mask(mask, tiny, parameters)
-            jobs += [base.Job.of(tiny.run(spec, data, seed), Evaluation.of("task", count=256, seed=0),
-                                 **labels | {"task": "copying", "distance": distance}) for seed in parameters.sweep_seeds]
+            labels = labels | {"task": "copying", "distance": distance}
+            jobs += [base.Job.of(tiny.run(spec, data, seed), ACCURACY, **labels) for seed in parameters.sweep_seeds]
     return jobs
 
 

@@ -50,7 +50,7 @@ def drawn(sigma: float, budget: int, radius: int, length: int) -> PatternSpec:
 
 @lru_cache(maxsize=None)
 def draws_for(sigma: float, budget: int, radius: int, length: int) -> int:
-    """The number of draws whose expected pairs, repeats merged and the window included, are nearest those of the budget."""
+    """The number of draws whose expected pairs, repeats merged and window included, are nearest the budget's pairs."""
     wanted = float(np.minimum(budget, np.arange(length) + 1).sum())
     require(budget >= radius + 1, "budgets", budget, f"at least the window's {radius + 1} keys")
 

@@ -23,7 +23,7 @@ Pass = tuple[PatternSpec, int, float]       # pattern, tokens a window, tokens
 # Operations
 
 def attention_flops(model: ModelConfig, pairs: float) -> float:
-    """Forward: a logit and a weighted value a pair and head, 2 operations an element each. pairs: summed over layers."""
+    """Forward: a logit and a weighted value a pair and head, 2 operations an element. pairs: summed over layers."""
     return 4.0 * model.heads * model.head_dim * pairs
 
 

@@ -29,7 +29,7 @@ EVALUATION_SHARE = 0.05       # of the training's time, for an evaluation that w
 
 
 def operations(run: RunConfig) -> float:
-    """Floating-point operations a training token, forward and backward; an operation of attention weighs `ATTENTION`."""
+    """Floating-point operations a training token, forward and backward; those of attention weigh `ATTENTION`."""
     pairs, extra = pairs_of(run), ATTENTION[run.train.precision] - 1
     return training_flops(run, pairs, tokens=1) + extra * attention_training_flops(run, pairs, tokens=1)
 
@@ -97,7 +97,7 @@ class Estimator:
         return estimator
 
     def learn(self, database: Database) -> None:
-        """Times of the runs that this machine trained, on one thread or one GPU: several together have another speed."""
+        """Times of the runs that this machine trained on one thread or one GPU."""
         query = """select id, config, tokens_per_s from runs where status = 'done' and machine = ? and tokens_per_s > 0
                    and device not like '% x %' and (threads = 1 or device = 'cuda')"""
         runs = {}
@@ -125,7 +125,7 @@ class Estimator:
         return known if known is not None else self.speed(run.train.precision, operations(run)) / operations(run)
 
     def speed(self, precision: str, size: float) -> float:
-        """Operations a second of a model of `size` operations a token: of timed models of similar size, else measured."""
+        """Operations a second of a model of `size` operations a token: of similar timed models, else measured."""
         if (precision, size) not in self.similar:
             similar = [speed for p, s, speed in self.speeds if p == precision and 1 / ALIKE <= s / size <= ALIKE]
             similar = similar if similar or self.may_measure else [speed for *_, speed in self.speeds]

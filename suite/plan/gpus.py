@@ -1,6 +1,6 @@
 """GPUs by name, how long runs take on one, and the planned runs that reproduce the paper, with their published times.
 
-A run takes its counted operations over the share of the GPU's peak that training reaches. `make gpu-check` measures that
+A run takes its counted operations over the share of the GPU's peak that training reaches. `make gpu-check` measures the
 share; without its file, the published training times of the Fibonacci paper give it for an RTX 3090
 (`suite/published/cost.csv`), for each kind of model by itself.
 """
@@ -92,7 +92,8 @@ def seen() -> str | None:
 # How long a run takes
 
 KINDS = {"dense": "dense", "fixed": "fixed keys", "learned": "learned keys"}
-CHECKED = {"dense": PatternSpec.of("dense"), "fixed": PatternSpec.of("scaled_base"), "learned": PatternSpec.of("learned")}
+CHECKED = {"dense": PatternSpec.of("dense"), "fixed": PatternSpec.of("scaled_base"),
+           "learned": PatternSpec.of("learned")}
 
 
 @dataclass(frozen=True)
@@ -117,9 +118,9 @@ class GpuSpeed:
         if self.measured == set(KINDS):
             source = "    as make gpu-check measured on such a GPU at the paper's configuration"
         else:
-            source = ("    if not measured: as in the published runs on an RTX 3090, whose code copies the keys of every "
-                      "query\n    before it attends; the suite's kernels do not, and make gpu-check measures what they "
-                      "reach on a GPU")
+            source = ("    if not measured: as in the published runs on an RTX 3090, whose code copies the keys of "
+                      "every query\n    before it attends; the suite's kernels do not, and make gpu-check measures "
+                      "what they reach on a GPU")
         return (f"{self.gpu.title}: hours of one GPU, of whose peak, {self.gpu.bf16:g} TFLOP/s ({self.gpu.source}), "
                 f"training reaches\n    {shares}\n{source}\n"
                 "    models much smaller than the paper's do not fill a GPU and take longer than is said here")
@@ -132,7 +133,7 @@ def kind(pattern: PatternSpec) -> str:
 
 
 def speed(name: str) -> GpuSpeed:
-    """Speed of the GPU `name`: shares that gpu-check measured on such a GPU, and the published shares for the others."""
+    """Speed of the GPU `name`: the shares that gpu-check measured on such a GPU, else the published shares."""
     name = key(name)
     measured = measured_shares(name)
     return GpuSpeed(name, published_shares() | measured, frozenset(measured))

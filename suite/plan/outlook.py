@@ -1,4 +1,4 @@
-"""What a profile trains before anything runs: each notebook's runs, shared runs counted once, and how long they take."""
+"""What a profile trains, before anything runs: each notebook's runs, shared runs counted once, and their time."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def outlook(plans: Sequence[Planned], profile: Profile, corpus: Corpus | None, g
         flops += [(run, evaluation_flops(run, evaluation, domains)) for run, evaluation in evaluate]
         seconds = sum(map(estimator.training, train)) + sum(estimator.evaluation(*pair) for pair in evaluate)
         memory = [memory_of(job.run, speed) for job in jobs]
-        done = [job for job in jobs if job.run not in untrained and not lacking[job.run].intersection(job.evaluations)]
+        done = [job for job in jobs if job.run not in untrained and lacking[job.run].isdisjoint(job.evaluations)]
         lines.append(NotebookCost(
             plan.notebook, runs=len(jobs), shared=sum(job.run in asked for job in jobs), done=len(done),
             to_train=len(train), tokens=sum(run.train.tokens for run in train), evaluations=len(evaluate),
@@ -111,8 +111,9 @@ def outlook(plans: Sequence[Planned], profile: Profile, corpus: Corpus | None, g
     return Outlook(profile, lines, total(lines, len(everything), done), not estimator.measured, speed, matrix)
 
 
-def work_left(jobs: Sequence[Job], profile: Profile, corpus: Corpus | None) -> tuple[set, dict[RunConfig, set[Evaluation]]]:
-    """The runs that are not trained, and by run the evaluations that it lacks. What needs an unbuilt corpus lacks all."""
+def work_left(jobs: Sequence[Job], profile: Profile,
+              corpus: Corpus | None) -> tuple[set[RunConfig], dict[RunConfig, set[Evaluation]]]:
+    """The runs that are not trained, and the evaluations that each run lacks; all where the corpus is not built."""
     lacking = {job.run: set(job.evaluations) for job in jobs}
     untrained = set(lacking)
     if paths.database(profile.name).exists():
@@ -128,7 +129,8 @@ def work_left(jobs: Sequence[Job], profile: Profile, corpus: Corpus | None) -> t
 def total(lines: Sequence[NotebookCost], runs: int, done: int) -> NotebookCost:
     summed = {name: sum(getattr(line, name) for line in lines)
               for name in ("to_train", "tokens", "evaluations", "flops", "minutes")}
-    largest = {name: max((getattr(line, name) for line in lines), default=0) for name in ("memory_gib", "micro_batches")}
+    largest = {name: max((getattr(line, name) for line in lines), default=0)
+               for name in ("memory_gib", "micro_batches")}
     hours = [line.hours for line in lines if line.hours is not None]
     return NotebookCost("total", runs, 0, done, **summed, **largest, hours=sum(hours) if hours else None)
 
@@ -167,7 +169,8 @@ class Outlook:
     def text(self) -> str:
         profile, speed = self.profile, self.speed
         header = ["notebook", "runs", "shared", "done", "to train", "tokens", "evals", "FLOPs", "memory", "time"]
-        cells = [[line.notebook, line.runs, line.shared, line.done, line.to_train, amount(line.tokens), line.evaluations,
+        cells = [[line.notebook, line.runs, line.shared, line.done, line.to_train, amount(line.tokens),
+                  line.evaluations,
                   f"{line.flops:.1e}", f"{line.memory_gib:.1f} GiB", duration(60 * line.minutes),
                   *([in_hours(line.hours)] if speed else [])] for line in [*self.notebooks, self.total]]
         header += [f"{speed.gpu.title}, h"] if speed else []
@@ -199,7 +202,7 @@ class Outlook:
 
 def table(rows: Sequence[Sequence[Any]], widths: Sequence[int]) -> list[str]:
     """The first column to the left, the others to the right."""
-    return [f"{name:<{widths[0]}}" + "".join(f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=False))
+    return [f"{name:<{widths[0]}}" + "".join(map("{:>{}}".format, numbers, widths[1:]))
             for name, *numbers in rows]
 
 

@@ -31,7 +31,7 @@ def read(name: str) -> pd.DataFrame:
     table = _read(name).copy()
     if "schedule" in table:
         table["schedule"] = table["schedule"].map(_SCHEDULES)
-        table["series"] = [series(base, schedule) for base, schedule in zip(table["base"], table["schedule"], strict=True)]
+        table["series"] = list(map(series, table["base"], table["schedule"]))
     return table
 
 
@@ -79,7 +79,7 @@ def learned_cost() -> float:
 
 
 def dense_inference() -> float:
-    """Published inference speed of dense attention over that of fixed keys, means over models: dense training was not timed."""
+    """Published inference speed of dense attention over that of fixed keys, means over models."""
     rates = read("battery").query("metric == 'tokens_per_sec_infer'")
     dense, learned = rates["schedule"] == "dense", rates["schedule"] == "learned"
     return float(rates.loc[dense, "value"].mean() / rates.loc[~dense & ~learned, "value"].mean())

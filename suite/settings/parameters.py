@@ -1,8 +1,8 @@
 """Parameters of a notebook: its parameters cell declares them, `parameters_of` makes that a strict pydantic model.
 
-A cell holds lines `name: type = default  # meaning` and is tagged `parameters`. Papermill only warns of an unknown name,
-YAML reads `1e-4` as a string, and `papermill -p` can pass a list only as a string. Here the first is an error, the second
-an error that names the remedy, and the third is understood. `checked` says in the suite's words what pydantic finds.
+A cell holds lines `name: type = default  # meaning` and is tagged `parameters`. Papermill only warns of an unknown
+name, YAML reads `1e-4` as a string, and `papermill -p` can pass a list only as a string. Here the first is an error,
+the second an error that names the remedy, and the third is understood. `checked` says in words what pydantic finds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lib import paths
 from lib.errors import SuiteError, one_of
 
 SCALARS = {"int": int, "float": float, "str": str, "bool": bool}
-WANTED = {"int_type": "int", "float_type": "float", "string_type": "str", "bool_type": "bool"}   # pydantic's error: type
+WANTED = {"int_type": "int", "float_type": "float", "string_type": "str", "bool_type": "bool"}   # by pydantic's error
 STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 KERNEL, TAG = "python3", "parameters"
 Model = TypeVar("Model", bound=BaseModel)
@@ -62,7 +62,8 @@ def checked(model: type[Model], values: Mapping[str, Any], where: str, kind: str
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        first = min(error.errors(), key=lambda own: own["type"] != "extra_forbidden")     # a misspelt name is missing too
+        # A misspelt name is missing too: the unknown name is what helps.
+        first = min(error.errors(), key=lambda own: own["type"] != "extra_forbidden")
         raise SuiteError(complaint(model, first, where, kind)) from None
 
 
@@ -150,13 +151,15 @@ def type_of(annotation: str, where: str) -> Any:
                   | ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[item, ast.Constant()]))):
                 text = f"list[{ast.unparse(item)}]"
                 return Annotated[tuple[resolved(item), ...], BeforeValidator(partial(as_tuple, text))]
-        raise SuiteError(f"{where}: the type {annotation} is not supported; use int, float, str, bool, list[...] or X | None")
+        raise SuiteError(f"{where}: the type {annotation} is not supported; use int, float, str, bool, list[...] or "
+                         "X | None")
     return resolved(ast.parse(annotation, mode="eval").body)
 
 
 def model_of(declared: Iterable[Declared], where: str, base: type[BaseModel] | None = None) -> type[BaseModel]:
     """A strict pydantic model of these declarations; a default of `...` must be given."""
-    fields = {own.name: (type_of(own.type, f"{where}: {own.name}"), Field(own.default, description=own.meaning)) for own in declared}
+    fields = {own.name: (type_of(own.type, f"{where}: {own.name}"), Field(own.default, description=own.meaning))
+              for own in declared}
     config = {} if base else {"__config__": STRICT}
     return create_model("Parameters", __base__=base, **config, **fields)
 
