@@ -9,7 +9,7 @@ import pytest
 from made_up_results import DOMAINS, MadeUpDatabase
 from plans import planned
 
-from lib import paths, patterns
+from lib import patterns
 from lib.errors import SuiteError
 from lib.patterns import build
 from suite.experiments import experiment
