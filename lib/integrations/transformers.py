@@ -79,8 +79,8 @@ def add_learned(model: nn.Module, pattern: Pattern) -> list[nn.Parameter]:
     require(learns, "pattern", pattern.name, "a pattern that learns something: learned or adaptive_span")
     modules = [m for m in model.modules() if getattr(m, "layer_idx", None) is not None and hasattr(m, "is_causal")]
     modules.sort(key=lambda module: module.layer_idx)
-    found = [module.layer_idx for module in modules]
-    require(found == [*range(pattern.layers)], "model", f"attention in layers {found}",
+    layers = [module.layer_idx for module in modules]
+    require(layers == [*range(pattern.layers)], "model", f"attention in layers {layers}",
             f"a model with one attention in each of the pattern's {pattern.layers} layers")
     for module in modules:
         start = pattern.thetas[module.layer_idx] if pattern.learned == "alpha" else [0.0] * pattern.heads
@@ -111,11 +111,9 @@ class Registered:
         """What `attend` must know beyond shapes, in place of a `[B, 1, Q, S]` mask: int64 `[B, 1, 1, PLACES]`.
 
         Of each sequence: the column where it starts, the column after its last token (padding is outside), and the
-        column of the first query. `[1, 1, 1, PLAIN]` where every column is a token and the queries are the last of
-        them.
+        column of the first query. `[1, 1, 1, PLAIN]` where every column is a token and the queries are the last ones.
         """
-        from transformers.masking_utils import (bidirectional_mask_function,
-                                                causal_mask_function)
+        from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
         if mask_function not in (causal_mask_function, bidirectional_mask_function) or kv_offset != 0:
             return _sign(OTHER, device)                             # refused by `attend`, if a layer uses it
         all_columns = isinstance(q_offset, int) and kv_length == q_offset + q_length
@@ -224,9 +222,9 @@ class Registered:
                 raise self.refusal(f"{kind} was given {option}: {remedy}")
         if getattr(module, "layer_idx", None) is None:
             raise self.refusal(f"{kind} does not know its layer, and keys differ by layer; set layer_idx on each")
-        for name, own in (("layers", getattr(config, "num_hidden_layers", None)), ("heads", query.shape[1])):
-            made = getattr(self.pattern, name)
-            require(own in (None, made), f"{name} of pattern {self.pattern.name!r}", made, f"the model's {own}")
+        for name, in_model in (("layers", getattr(config, "num_hidden_layers", None)), ("heads", query.shape[1])):
+            value = getattr(self.pattern, name)
+            require(in_model in (None, value), f"{name} of pattern {self.pattern.name!r}", value, f"the model's {in_model}")
         causal = kwargs.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
         if causal != self.pattern.causal:

@@ -85,17 +85,17 @@ def forward(row, pieces, places, sizes, keys, counts, scale, slopes, keep, P, be
         k, k_step = head_of(places, 1, b, g)
         v, v_step = head_of(places, 2, b, g)
         for h in range(g * (H // G), (g + 1) * (H // G)):
-            own = h if len(keys) > 1 else 0
+            rule = h if len(keys) > 1 else 0
             q, q_step = head_of(places, 0, b, h)
             out, out_step = head_of(places, 3, b, h)
             for i in range(i0, min(i0 + BLOCK, T)):
                 soon = min(i + SOON, T - 1)
                 prefetch_rows(q, q_step, soon, soon + 1, nbytes)
                 prefetch_rows(out, out_step, soon, soon + 1, nbytes)
-                weights, count = P[b * H + h, i] if keep else spare, counts[own, i]
-                dots(row, pieces, q + i * q_step, k, k_step, keys[own, i], count, S)
-                softmax(S, scale, slopes[h], i, keys[own, i], count, weights)
-                mix(row, pieces, weights, v, v_step, keys[own, i], count, out + i * out_step)
+                weights, count = P[b * H + h, i] if keep else spare, counts[rule, i]
+                dots(row, pieces, q + i * q_step, k, k_step, keys[rule, i], count, S)
+                softmax(S, scale, slopes[h], i, keys[rule, i], count, weights)
+                mix(row, pieces, weights, v, v_step, keys[rule, i], count, out + i * out_step)
 
 
 @njit(nogil=True, cache=True)
@@ -110,17 +110,17 @@ def backward(row, pieces, places, sizes, keys, counts, scale, P, dS, base, begin
         k, k_step = head_of(places, 1, b, g)
         v, v_step = head_of(places, 2, b, g)
         for h in range(g * (H // G), (g + 1) * (H // G)):
-            own, at = h if len(keys) > 1 else 0, b * H + h
+            rule, at = h if len(keys) > 1 else 0, b * H + h
             dout, dout_step = head_of(places, 3, b, h)
             dq, dq_step = head_of(places, 4, b, h)
             for i in range(i0, min(i0 + BLOCK, T)):
                 soon = min(i + SOON, T - 1)
                 prefetch_rows(dout, dout_step, soon, soon + 1, nbytes)
                 prefetch_rows(dq, dq_step, soon, soon + 1, nbytes)
-                count = counts[own, i]
-                dots(row, pieces, dout + i * dout_step, v, v_step, keys[own, i], count, S)
+                count = counts[rule, i]
+                dots(row, pieces, dout + i * dout_step, v, v_step, keys[rule, i], count, S)
                 to_dproducts(S, P[at, i], scale, count, dS[at - base, i])
-                mix(row, pieces, dS[at - base, i], k, k_step, keys[own, i], count, dq + i * dq_step)
+                mix(row, pieces, dS[at - base, i], k, k_step, keys[rule, i], count, dq + i * dq_step)
 
 
 @njit(nogil=True, cache=True)
@@ -140,11 +140,11 @@ def pull(row, pieces, places, sizes, starts, queries, slots, P, dS, base, begin,
                 at = piece * row.nbytes
                 total_k, total_v = zero(row), zero(row)
                 for h in range(g * (H // G), (g + 1) * (H // G)):
-                    own, w, dw = h if len(starts) > 1 else 0, P[b * H + h], dS[b * H + h - base]
+                    rule, w, dw = h if len(starts) > 1 else 0, P[b * H + h], dS[b * H + h - base]
                     q, q_step = head_of(places, 0, b, h)
                     dout, dout_step = head_of(places, 1, b, h)
-                    for e in range(starts[own, j], starts[own, j + 1]):
-                        i, c = queries[own, e], slots[own, e]
+                    for e in range(starts[rule, j], starts[rule, j + 1]):
+                        i, c = queries[rule, e], slots[rule, e]
                         total_k = fma(total_k, dw[i, c], load(row, q + at + i * q_step))
                         total_v = fma(total_v, w[i, c], load(row, dout + at + i * dout_step))
                 store(row, dk + at + j * dk_step, total_k)

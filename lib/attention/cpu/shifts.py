@@ -146,18 +146,18 @@ def forward(row, pieces, places, sizes, shifts, counts, leading, causal, plain, 
         k, k_step = head_of(places, 1, b, g)
         v, v_step = head_of(places, 2, b, g)
         for h in range(g * (H // G), (g + 1) * (H // G)):
-            own = h if len(shifts) > 1 else 0
+            rule = h if len(shifts) > 1 else 0
             q, q_step = head_of(places, 0, b, h)
             out, out_step = head_of(places, 3, b, h)
-            dots(row, pieces, q, q_step, k, k_step, shifts[own], counts[own], leading[own], i0, rows, T, S)
-            fill_absent(S, shifts[own], counts[own], leading[own], causal, i0, T, -np.inf)
-            to_logits(S, plain, rungs, fractions, shifts[own], scale, bias[h], slopes[h], i0, L, gap)
+            dots(row, pieces, q, q_step, k, k_step, shifts[rule], counts[rule], leading[rule], i0, rows, T, S)
+            fill_absent(S, shifts[rule], counts[rule], leading[rule], causal, i0, T, -np.inf)
+            to_logits(S, plain, rungs, fractions, shifts[rule], scale, bias[h], slopes[h], i0, L, gap)
             softmax(L)
             if keep:
                 kept(L, rows, P[b * H + h], i0, T)
                 kept(gap, rows, far[b * H + h], i0, T)
-            weights = spread(L, plain, rungs, fractions, shifts[own], i0, W)
-            mix(row, pieces, weights, v, v_step, shifts[own], counts[own], leading[own], i0, rows, T, out, out_step)
+            weights = spread(L, plain, rungs, fractions, shifts[rule], i0, W)
+            mix(row, pieces, weights, v, v_step, shifts[rule], counts[rule], leading[rule], i0, rows, T, out, out_step)
 
 
 @njit(nogil=True, cache=True)
@@ -174,7 +174,7 @@ def backward(row, pieces, places, sizes, shifts, counts, leading, causal, plain,
     R, blocks = len(rungs), (T + BLOCK - 1) // BLOCK
     S, L = np.zeros((dS.shape[1], BLOCK), P.dtype), np.zeros((P.shape[1], BLOCK), P.dtype)
     gap = np.zeros((R, BLOCK), P.dtype)
-    own_dS, own_W, own_P = np.zeros_like(S), np.zeros_like(S), np.zeros_like(L)
+    block_dS, block_W, block_P = np.zeros_like(S), np.zeros_like(S), np.zeros_like(L)
     for task in range(begin, end):
         b, g, block = task // blocks // G, task // blocks % G, task % blocks
         i0 = block * BLOCK
@@ -182,26 +182,26 @@ def backward(row, pieces, places, sizes, shifts, counts, leading, causal, plain,
         k, k_step = head_of(places, 1, b, g)
         v, v_step = head_of(places, 2, b, g)
         for h in range(g * (H // G), (g + 1) * (H // G)):
-            own, at = h if len(shifts) > 1 else 0, b * H + h
+            rule, at = h if len(shifts) > 1 else 0, b * H + h
             dout, dout_step = head_of(places, 3, b, h)
             dq, dq_step = head_of(places, 4, b, h)
-            dots(row, pieces, dout, dout_step, v, v_step, shifts[own], counts[own], leading[own], i0, rows, T, S)
-            fill_absent(S, shifts[own], counts[own], leading[own], causal, i0, T, 0)
-            to_columns(S, plain, rungs, fractions, shifts[own], i0, L, gap)
-            fetched(P[at], i0, rows, own_P)
-            to_dlogits(own_P, L)
+            dots(row, pieces, dout, dout_step, v, v_step, shifts[rule], counts[rule], leading[rule], i0, rows, T, S)
+            fill_absent(S, shifts[rule], counts[rule], leading[rule], causal, i0, T, 0)
+            to_columns(S, plain, rungs, fractions, shifts[rule], i0, L, gap)
+            fetched(P[at], i0, rows, block_P)
+            to_dlogits(block_P, L)
             for c in range(dbias.shape[2]):
                 dbias[at, block, c] = L[c].sum()
             for c in range(len(L)):
                 for r in range(BLOCK):
                     L[c, r] *= scale
             for m in range(R):
-                dt[at, block, m] = by_fraction(L[plain + m], far[at, m, i0:i0 + rows], own_P[plain + m], gap[m])
-            products = spread(L, plain, rungs, fractions, shifts[own], i0, own_dS)
+                dt[at, block, m] = by_fraction(L[plain + m], far[at, m, i0:i0 + rows], block_P[plain + m], gap[m])
+            products = spread(L, plain, rungs, fractions, shifts[rule], i0, block_dS)
             kept(products, rows, dS[at - base], i0, T)
             if R > 0:
-                kept(spread(own_P, plain, rungs, fractions, shifts[own], i0, own_W), rows, W[at - base], i0, T)
-            mix(row, pieces, products, k, k_step, shifts[own], counts[own], leading[own], i0, rows, T, dq, dq_step)
+                kept(spread(block_P, plain, rungs, fractions, shifts[rule], i0, block_W), rows, W[at - base], i0, T)
+            mix(row, pieces, products, k, k_step, shifts[rule], counts[rule], leading[rule], i0, rows, T, dq, dq_step)
 
 
 @njit
@@ -256,16 +256,16 @@ def pull(row, pieces, places, sizes, shifts, counts, leading, causal, weights, b
                 at = piece * row.nbytes
                 total = (zero(row), zero(row), zero(row), zero(row))
                 for h in range(g * (H // G), (g + 1) * (H // G)):
-                    own, w = h if len(shifts) > 1 else 0, weights[b * H + h - base]
+                    rule, w = h if len(shifts) > 1 else 0, weights[b * H + h - base]
                     x, x_step = head_of(places, 0, b, h)
-                    if counts[own] > 0:                             # the farthest query is the first to be read
-                        prefetch_four(row, pieces, x, x_step, j + shifts[own, counts[own] - 1], T)
-                    for n in range(counts[own]):
-                        i = j + shifts[own, n]
+                    if counts[rule] > 0:                             # the farthest query is the first to be read
+                        prefetch_four(row, pieces, x, x_step, j + shifts[rule, counts[rule] - 1], T)
+                    for n in range(counts[rule]):
+                        i = j + shifts[rule, n]
                         if i >= 0 and i + 3 < T:
                             total = plus4(total, w, n, i, four(row, x + at, x_step, i))
                         elif -4 < i < T:
                             total = plus4_within(total, w, n, i, T, four_within(row, x + at, x_step, i, T))
-                    if j < leading[own]:
-                        total = plus_leading(row, total, w, N + j, leading[own] - j, x + at, x_step, T)
+                    if j < leading[rule]:
+                        total = plus_leading(row, total, w, N + j, leading[rule] - j, x + at, x_step, T)
                 store_within(row, out + at, out_step, j, T, total)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, asking, band_logits, listed, load_rows, of_heads, offset,
-                                     product, program, rows_of, rung, store_rows)
+                                     product, program, range_of, rows_of, rung, store_rows)
 
 
 @triton.jit
@@ -43,7 +43,7 @@ def query_gradients(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
     block, unit, b = program(blocks, units)
     i, r = rows_of(block * (BM // RP), BM, RP)
     head, there = unit * R + r, (r < R) & (i < T)
-    own = unit * BY_UNIT
+    rule = unit * BY_UNIT
     k += b * k_step[0] + (unit * R // GROUP).to(tl.int64) * k_step[1]
     v += b * v_step[0] + (unit * R // GROUP).to(tl.int64) * v_step[1]
     rows_q = load_rows(q + b * q_step[0], of_heads(head, i, q_step, WIDE), there, D, DP)
@@ -61,7 +61,7 @@ def query_gradients(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
     if FORM != NOTHING:
         wide_q, wide_do = rows_q.to(tl.float32) * (scale * LOG2E), rows_do.to(tl.float32)
         column = (b * units + unit) * columns                       # the first of this unit
-        begin, end = tl.load(ranges + (own * blocks + block) * 2), tl.load(ranges + (own * blocks + block) * 2 + 1)
+        begin, end = range_of(ranges, rule, blocks, block)
         if FORM == RUNGS:
             for c in range(begin, end):
                 lo, t = rung(keys, c, alpha)
@@ -85,7 +85,7 @@ def query_gradients(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
                 sums += ds[:, None] * (k0 + t * k1)
         else:
             for c in range(begin, end):
-                j, seen = listed(keys, own, columns, c, i, there, T, FORM)
+                j, seen = listed(keys, rule, columns, c, i, there, T, FORM)
                 rows_k = load_rows(k, offset(j, k_step[2], WIDE), seen, D, DP).to(tl.float32)
                 rows_v = load_rows(v, offset(j, v_step[2], WIDE), seen, D, DP).to(tl.float32)
                 s = tl.sum(wide_q * rows_k, 1)
@@ -102,8 +102,8 @@ def query_gradients(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
             spans = tl.load(span + head, mask=there, other=0.0).to(tl.float32)
         band_sums = tl.zeros([BM, DP], tl.float32)
         low, high = block * (BM // RP), tl.minimum(block * (BM // RP) + BM // RP, T) - 1
-        for n in range(0, tl.load(band_counts + own)):
-            band = bands + (own * n_bands + n) * 3
+        for n in range(0, tl.load(band_counts + rule)):
+            band = bands + (rule * n_bands + n) * 3
             nearest, farthest = tl.load(band), tl.load(band + 1)
             last = tl.minimum(high - nearest, T - 1)
             for j_first in range(tl.maximum(tl.load(band + 2), low - farthest), last + 1, BN):
@@ -139,10 +139,10 @@ def piece_sums(q, dout, kept, sums, q_step, dout_step, starts, lengths, entries,
     tile, unit, b = program(tiles, units)
     piece, r = rows_of(tile * (BM // RP), BM, RP)
     there = (r < R) & (piece < pieces)
-    own = unit * BY_UNIT
+    rule = unit * BY_UNIT
     head = unit * R + r
-    start = tl.load(starts + own * pieces + piece, mask=there, other=0)
-    length = tl.load(lengths + own * pieces + piece, mask=there, other=0)
+    start = tl.load(starts + rule * pieces + piece, mask=there, other=0)
+    length = tl.load(lengths + rule * pieces + piece, mask=there, other=0)
     q += b * q_step[0]
     dout += b * dout_step[0]
     kept += (b * units + unit) * columns * T * R * 2
@@ -184,9 +184,9 @@ def key_gradients(q, k, v, dout, lse, delta, dk, dv, kept, sums,
         rows_dk, rows_dv = tl.zeros([BM, DP], tl.float32), tl.zeros([BM, DP], tl.float32)
         for sub in range(0, GROUP // R):
             unit = kv_head * (GROUP // R) + sub
-            own, head = unit * BY_UNIT, unit * R + r
+            rule, head = unit * BY_UNIT, unit * R + r
             column = (b * units + unit) * columns                   # the first of this unit
-            begin, end = tl.load(ranges + (own * blocks + block) * 2), tl.load(ranges + (own * blocks + block) * 2 + 1)
+            begin, end = range_of(ranges, rule, blocks, block)
             for c in range(begin, end, 1 if FORM == RUNGS else 2):
                 if FORM == RUNGS:                                   # as the nearer key, then as the further one
                     lo, t = rung(keys, c, alpha)
@@ -196,8 +196,8 @@ def key_gradients(q, k, v, dout, lse, delta, dk, dv, kept, sums,
                     kept0 = kept + (column + c) * T * R * 2
                     kept1 = kept0
                 else:                                               # two columns
-                    i0, seen0 = asking(keys, own, columns, c, j, there, T)
-                    i1, seen1 = asking(keys, own, columns, c + 1, j, there, T)
+                    i0, seen0 = asking(keys, rule, columns, c, j, there, T)
+                    i1, seen1 = asking(keys, rule, columns, c + 1, j, there, T)
                     share0, share1 = 1.0, 1.0
                     kept0, kept1 = kept + (column + c) * T * R * 2, kept + (column + c + 1) * T * R * 2
                 q0 = load_rows(q, of_heads(head, i0, q_step, WIDE), seen0, D, DP)
@@ -218,9 +218,9 @@ def key_gradients(q, k, v, dout, lse, delta, dk, dv, kept, sums,
         last_key = tl.minimum(block * BK + BK, T) - 1
         for sub in range(0, GROUP // R):
             unit = kv_head * (GROUP // R) + sub
-            own = unit * BY_UNIT
-            for n in range(0, tl.load(band_counts + own)):
-                band = bands + (own * n_bands + n) * 3
+            rule = unit * BY_UNIT
+            for n in range(0, tl.load(band_counts + rule)):
+                band = bands + (rule * n_bands + n) * 3
                 nearest, farthest, first_key = tl.load(band), tl.load(band + 1), tl.load(band + 2)
                 last = tl.minimum(last_key + farthest, T - 1)
                 for i_first in range(tl.maximum(block * BK + nearest, 0), last + 1, BM // RP):
@@ -250,9 +250,9 @@ def key_gradients(q, k, v, dout, lse, delta, dk, dv, kept, sums,
     if PIECES:
         for sub in range(0, GROUP // R):
             unit = kv_head * (GROUP // R) + sub
-            own = unit * BY_UNIT
-            begin = tl.load(firsts + own * (T + 1) + j_tile, mask=j_tile < T, other=0)
-            end = tl.load(firsts + own * (T + 1) + j_tile + 1, mask=j_tile < T, other=0)
+            rule = unit * BY_UNIT
+            begin = tl.load(firsts + rule * (T + 1) + j_tile, mask=j_tile < T, other=0)
+            end = tl.load(firsts + rule * (T + 1) + j_tile + 1, mask=j_tile < T, other=0)
             for n in range(0, tl.max(end - begin, 0)):
                 seen = begin + n < end
                 piece = tl.load(places + begin + n, mask=seen, other=0)

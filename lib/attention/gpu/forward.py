@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, band_logits, finite, listed, load_rows, of_heads, offset,
-                                     product, program, rows_of, rung, store_rows)
+                                     product, program, range_of, rows_of, rung, store_rows)
 
 
 @triton.jit(do_not_specialize=["T", "blocks", "units", "columns", "n_bands"])
@@ -24,7 +24,7 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
     block, unit, b = program(blocks, units)
     i, r = rows_of(block * (BM // RP), BM, RP)
     head, there = unit * R + r, (r < R) & (i < T)
-    own = unit * BY_UNIT                                            # whose list of keys
+    rule = unit * BY_UNIT                                           # whose list of keys
     k += b * k_step[0] + (unit * R // GROUP).to(tl.int64) * k_step[1]
     v += b * v_step[0] + (unit * R // GROUP).to(tl.int64) * v_step[1]
     rows_q = load_rows(q + b * q_step[0], of_heads(head, i, q_step, WIDE), there, D, DP)
@@ -37,7 +37,7 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
 
     if FORM != NOTHING:
         wide_q = rows_q.to(tl.float32) * (scale * LOG2E)
-        begin, end = tl.load(ranges + (own * blocks + block) * 2), tl.load(ranges + (own * blocks + block) * 2 + 1)
+        begin, end = range_of(ranges, rule, blocks, block)
         if FORM == RUNGS:
             for c in range(begin, end):
                 lo, t = rung(keys, c, alpha)
@@ -59,8 +59,8 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
                 most = higher
         else:
             for c in range(begin, end, 2):                      # two at once: more reads in flight, half the rescaling
-                j0, seen0 = listed(keys, own, columns, c, i, there, T, FORM)
-                j1, seen1 = listed(keys, own, columns, c + 1, i, there, T, FORM)
+                j0, seen0 = listed(keys, rule, columns, c, i, there, T, FORM)
+                j1, seen1 = listed(keys, rule, columns, c + 1, i, there, T, FORM)
                 k0 = load_rows(k, offset(j0, k_step[2], WIDE), seen0, D, DP)
                 k1 = load_rows(k, offset(j1, k_step[2], WIDE), seen1, D, DP)
                 v0 = load_rows(v, offset(j0, v_step[2], WIDE), seen0, D, DP)
@@ -85,8 +85,8 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
         band_total = tl.zeros([BM], tl.float32)
         band_sums = tl.zeros([BM, DP], tl.float32)
         low, high = block * (BM // RP), tl.minimum(block * (BM // RP) + BM // RP, T) - 1
-        for n in range(0, tl.load(band_counts + own)):
-            band = bands + (own * n_bands + n) * 3
+        for n in range(0, tl.load(band_counts + rule)):
+            band = bands + (rule * n_bands + n) * 3
             nearest, farthest = tl.load(band), tl.load(band + 1)
             last = tl.minimum(high - nearest, T - 1)
             for j_first in range(tl.maximum(tl.load(band + 2), low - farthest), last + 1, BN):

@@ -97,9 +97,9 @@ def build(call: Call, half: bool, rungs: Rungs) -> Plan:
     widest = max((far - near + 1 for head in bands for near, far, _ in head), default=0)
     tile = 0 if not widest else (64 if widest >= 64 else 32) if half else 16
     table = np.zeros((len(bands), max(1, *map(len, bands)), 3), np.int32)
-    for head, found in enumerate(bands):
-        table[head, :len(found)] = np.array(found, np.int32).reshape(-1, 3)
-    count = np.array([len(found) for found in bands], np.int32)
+    for head, of_head in enumerate(bands):
+        table[head, :len(of_head)] = np.array(of_head, np.int32).reshape(-1, 3)
+    count = np.array([len(of_head) for of_head in bands], np.int32)
 
     def device(x: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(x, np.int32)).to(call.q.device)

@@ -29,6 +29,13 @@ def rows_of(first, BM: tl.constexpr, RP: tl.constexpr):
 
 
 @triton.jit
+def range_of(ranges, rule, blocks, block):
+    """First column that a block has, and the one after its last; rule: whose lists, 0 where units share them."""
+    at = ranges + (rule * blocks + block) * 2
+    return tl.load(at), tl.load(at + 1)
+
+
+@triton.jit
 def offset(i, step, WIDE: tl.constexpr):
     """Where rows `i` begin; in 64 bits only where 32 do not reach, as each costs several instructions a row."""
     if WIDE:

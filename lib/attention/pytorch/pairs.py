@@ -78,10 +78,10 @@ class PairAttention(torch.autograd.Function):
         for step in steps(q, plan):
             part = step.plan
             qs, ks, vs = slab(q, step.q, dtype), slab(k, step.kv, dtype), slab(v, step.kv, dtype)
-            own_bias = bias[:len(qs)]
-            start = torch.zeros_like(part.index, dtype=dtype) if blended else own_bias.clone()
+            part_bias = bias[:len(qs)]
+            start = torch.zeros_like(part.index, dtype=dtype) if blended else part_bias.clone()
             logits, far = rungs.blend(dots(part.starts, part.index, qs, ks, start, scale))              # (N, C), (N, R)
-            weights = softmax(logits.add_(own_bias) if blended else logits)
+            weights = softmax(logits.add_(part_bias) if blended else logits)
             store(out, step.q, pull(part.starts, part.index, rungs.spread(weights), vs))
             if any(ctx.needs_input_grad):
                 kept += [weights, far]
