@@ -103,8 +103,8 @@ def test_when_nothing_changed_then_nothing_is_done_and_otherwise_exactly_what_is
 
 
 def test_when_the_library_or_the_report_changes_then_their_stamps_do(tmp_path, monkeypatch):
-    expected = {"lib/model.py": (True, False), "suite/published/a.csv": (True, False), "suite/report/page.css": (False, True),
-                "docs/audit.md": (False, True)}
+    expected = {"lib/model.py": (True, False), "suite/published/a.csv": (True, False),
+                "suite/report/page.css": (False, True), "docs/audit.md": (False, True)}
     files = {name: tmp_path / name for name in expected}
     for path in files.values():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -200,6 +200,20 @@ def test_when_jobs_differ_in_cost_then_the_longest_of_a_notebook_comes_first(hou
     house.notebook("01_a", job(1), job(2, steps=8), job(3), job(4, steps=12))
     planned = planning.planned(profiles.load("tiny"), "01_a")
     assert [each.run.train.seed for each in planned.jobs] == [4, 2, 1, 3]
+
+
+def test_when_the_command_line_is_wrong_or_interrupted_then_one_line_and_the_status_say_so(house, monkeypatch, capsys):
+    for line, words in ((["report", "--engine", "slurm"], "--engine"), (["reprot"], "reprot"), ([], "command"),
+                        (["compare", "dense", "-p", "window"], "NAME=VALUE, for instance window=8")):
+        assert suite.main(line) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: ") and words in said and said.count("\n") == 1
+
+    def interrupted(*given):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(suite, "up_to_date", interrupted)
+    house.notebook("01_a", job(1))
+    assert house.run() == 130 and capsys.readouterr().err.startswith("interrupted: what is finished is kept")
 
 
 # Where runs are trained
