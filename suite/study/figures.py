@@ -103,7 +103,8 @@ def drawn(function: Callable[..., Figure]) -> Callable[..., Figure]:
 
 def panels(count: int, height: float, columns: int = 1, y: str = "", **kwargs: Any) -> tuple[Figure, list[Axes]]:
     """A figure with `count` panels, at most `columns` side by side, each row `height` inches high, and one label y."""
-    columns, rows = min(columns, count), -(-count // columns)
+    rows = -(-count // columns)
+    columns = -(-count // rows)                  # four panels are two rows of two, not three and one
     fig = Figure(figsize=(WIDTH, height * rows), layout="constrained")
     grid = fig.subplots(rows, columns, squeeze=False, **kwargs).ravel()
     for axes in grid[count:]:
@@ -231,7 +232,8 @@ def intervals(tables: pd.DataFrame | Mapping[str, Any], *, x: str, y: str = "", 
             axes.annotate(words, (place, 1), xycoords=("data", "axes fraction"), xytext=(-2, -3), rotation=90,
                           ha="right",
                           va="top", textcoords="offset points", fontsize=7, color=BROWN)
-        axes.set(title=title, xlabel=x)
+        axes.set_title(title)
+    fig.supxlabel(x, fontsize=9)
     if y or chance is not None:
         fig.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return fig

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from lib.patterns import EdgeTable, Pattern, names, pattern_class
-from lib.patterns.base import offsets_of
+from lib.patterns import Pattern, names, pattern_class
 from suite.study.figures import (BLUE, FAMILIES, GREY, WIDTH, drawn, figure,
                                  in_lines, panels, short)
+from suite.study.graph import layer_distances
 
 
 @drawn
@@ -40,7 +40,7 @@ def stack(patterns: Mapping[str, Pattern], length: int, *, window: int = -1) -> 
     fig, grid = panels(len(patterns), 0.5 + 0.26 * max(p.layers for p in patterns.values()), 2, "layer", sharex=True)
     for axes, (name, pattern) in zip(grid, patterns.items(), strict=True):
         for layer in range(pattern.layers):
-            distances = np.array([d for d in distances_of(pattern, layer, length) if d > 0])
+            distances = np.array([d for d in layer_distances(pattern, layer, length) if d > 0])
             for chosen, size, color in ((distances <= window, 5, GREY),
                                         (distances > window, 9, FAMILIES[pattern.family])):
                 axes.scatter(distances[chosen], np.full(chosen.sum(), layer), s=size, color=color)
@@ -51,16 +51,6 @@ def stack(patterns: Mapping[str, Pattern], length: int, *, window: int = -1) -> 
     return fig
 
 
-def distances_of(pattern: Pattern, layer: int, length: int) -> Sequence[int]:
-    """Distances of one layer, ascending; those of any query where queries differ."""
-    plan = pattern.plan(layer, length)
-    if not isinstance(plan, EdgeTable):
-        return offsets_of(plan, 0).distances
-    keys = plan.keys if plan.keys.ndim == 2 else plan.keys[0]
-    queries, columns = np.nonzero(keys >= 0)
-    return tuple(np.unique(queries - keys[queries, columns]).tolist())
-
-
 @drawn
 def offsets(patterns: Mapping[str, Pattern], length: int, *, layer: int = 0) -> Figure:
     """Offsets of one layer as marks on a line, one row a pattern."""
@@ -68,7 +58,7 @@ def offsets(patterns: Mapping[str, Pattern], length: int, *, layer: int = 0) -> 
     rows = list(patterns)[::-1]
     for at, name in enumerate(rows):
         pattern = patterns[name]
-        distances = distances_of(pattern, min(layer, pattern.layers - 1), length)
+        distances = layer_distances(pattern, min(layer, pattern.layers - 1), length)
         axes.scatter(distances, [at] * len(distances), s=26, marker="|", color=FAMILIES[pattern.family], linewidths=1.1)
     axes.set_yticks(range(len(rows)), rows)
     axes.set(xlabel="distance d = i - j, tokens", xlim=(-1, length))
