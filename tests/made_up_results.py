@@ -74,11 +74,14 @@ class MadeUpDatabase:
                 rows.append(("attention_memory_ratio", 4.0, ""))
             elif evaluation.name == "gradient_flow":
                 rows += [("far_influence_share", 0.2, ""), ("influence_share", 0.5, "", "", None, 1)]
-                rows += [("gradient_norm", 1.0 / (1 + layer), "", "", None, None, layer) for layer in range(job.run.model.layers)]
+                rows += [("gradient_norm", 1.0 / (1 + layer), "", "", None, None, layer)
+                         for layer in range(job.run.model.layers)]
+        T = job.run.train.length
         for step in (10, 20):
-            rows += [("nll", self.loss(job, job.run.train.length, "") + 1 / step, domain, "", job.run.train.length, None, None, step)
+            loss = self.loss(job, T, "") + 1 / step
+            rows += [("nll", loss, domain, "", T, None, None, step)
                      for domain in DOMAINS if job.run.data.source == "text"]
-            rows.append(("train_loss", self.loss(job, job.run.train.length, "") + 1 / step, "", "", None, None, None, step))
+            rows.append(("train_loss", loss, "", "", None, None, None, step))
         columns = ["measure", "value", "split", "variant", "length", "position", "layer", "step"]
         blank = [np.nan, np.nan, "", "", None, None, None, None]
         frame = pd.DataFrame([[*row, *blank[len(row):]] for row in rows], columns=columns)

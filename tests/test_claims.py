@@ -27,7 +27,7 @@ from suite.claims.ledger import DOCUMENTS, LEDGER, Call, Claim, load, read
 from suite.claims.measures import Measure
 from suite.claims.region import Region, decide
 from suite.evals import EvalResult
-from suite.notebook import Notebook
+from suite.notebook import Notebook, source_of
 from suite.report import ledger
 from suite.run.database import Database, Facts
 from suite.settings import profiles
@@ -103,8 +103,9 @@ def test_when_an_entry_is_wrong_then_the_error_names_the_claim_and_the_key(chang
 
 
 def test_when_the_file_is_wrong_then_the_error_names_it(tmp_path):
-    for text, words in ((yaml.safe_dump(ENTRIES[:1] * 2), "two claims have the id"), ("- {id: a, id: b}", "stands twice"),
-                        ("{}", "not a list of claims"), ("- [", "not YAML"), ("- 3", "claim number 1"),
+    for text, words in ((yaml.safe_dump(ENTRIES[:1] * 2), "two claims have the id"),
+                        ("- {id: a, id: b}", "stands twice"), ("{}", "not a list of claims"), ("- [", "not YAML"),
+                        ("- 3", "claim number 1"),
                         ("- {id: a, document: suite}", "claim a: the key")):
         path = tmp_path / f"{abs(hash(text))}.yaml"
         path.write_text(text)
@@ -203,8 +204,8 @@ def test_when_judgements_are_written_then_json_has_the_fields_that_the_report_re
     found = list(judged(ClaimDatabase(unpaired=0.05)).values())
     entries = json.loads(json.dumps(as_json(found), allow_nan=False))
     assert len(entries) == len(CLAIMS)
-    keys = {"identifier", "document", "statement", "verdict", "effect", "interval", "unit", "p", "seeds", "runs", "published",
-            "published_source", "rule", "notebook", "section"}
+    keys = {"identifier", "document", "statement", "verdict", "effect", "interval", "unit", "p", "seeds", "runs",
+            "published", "published_source", "rule", "notebook", "section"}
     for entry, own in zip(entries, found, strict=True):
         assert keys <= set(entry) and entry["verdict"] in VERDICTS
         assert (entry["interval"] is None) == (own.low is None)
@@ -255,7 +256,7 @@ def everywhere(database: Database, monkeypatch) -> dict[str, float]:
     ledger.write("smoke", judge(profile, database.corpus, [NOTEBOOK]))
     entries = json.loads((paths.report("smoke") / "ledger.json").read_text())
     entry = next(own for own in entries if own["identifier"] == CLAIM)
-    table = pd.read_csv(paths.results("smoke") / "claims.csv", float_precision="round_trip").set_index("identifier")
+    table = pd.read_csv(paths.results("smoke") / "claims.csv").set_index("identifier")
     row = table.loc[CLAIM]
     assert entry["interval"] == [row["low"], row["high"]] and entry["verdict"] == row["verdict"]
     said = re.search(r": (-?[0-9]+\.([0-9]+)) \(95 % interval", text)
@@ -264,9 +265,29 @@ def everywhere(database: Database, monkeypatch) -> dict[str, float]:
             "figure": nb.study.against(FIXED).loc[RAMP, "estimate"]}
 
 
-def test_when_a_stored_array_changes_then_notebook_ledger_table_and_figure_move_to_the_same_number(trained, monkeypatch):
+def test_when_a_stored_array_changes_then_notebook_ledger_table_and_figure_move_alike(trained, monkeypatch):
     before = everywhere(trained, monkeypatch)
     assert len(set(before.values())) == 1
     record(trained, next(job for job in planned(NOTEBOOK) if job.labels.series == RAMP), 3.25)
     after = everywhere(trained, monkeypatch)
     assert len(set(after.values())) == 1 and after["figure"] == pytest.approx(before["figure"] + 0.25)
+
+
+# Source in a notebook
+
+def shown_function(x: int) -> int:
+    """Not shown."""
+    if x > 1:
+        x -= 1
+    return x
+
+
+def test_when_source_is_shown_then_it_is_the_files_own_lines_and_a_cut_must_hold_some(monkeypatch):
+    path, code = source_of(shown_function, "", "")
+    assert path == "tests/test_claims.py" and code.startswith("def shown_function") and "Not shown" not in code
+    assert source_of(shown_function, "if x", "-=")[1] == "if x > 1:\n    x -= 1"
+    for start, end in (("while", ""), ("if x", "while")):
+        with pytest.raises(SuiteError, match="source of shown_function.*0 lines"):
+            source_of(shown_function, start, end)
+    with pytest.raises(SuiteError, match="not 1 to 25"):
+        source_of(Notebook, "", "")
