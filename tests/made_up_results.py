@@ -46,6 +46,8 @@ class MadeUpDatabase:
         kind, *rest = name.split(".")
         if kind == "in_context":
             return np.repeat(-self.accuracy(job), WINDOWS) + np.random.default_rng(0).normal(0, self.noise, WINDOWS)
+        if evaluation.name == "task" and kind == "count":
+            return np.ones(200, int)
         if kind == "correct":
             return np.random.default_rng(0).random(200) < self.accuracy(job)
         length = int(rest[-1])
@@ -64,10 +66,11 @@ class MadeUpDatabase:
                 for length in own["lengths"]:
                     rows += self.text_rows(job, length, own.get("variant", ""))
             elif evaluation.name == "task":
-                rows += [("accuracy", self.accuracy(job), job.run.data.source), ("chance", 0.1, job.run.data.source),
-                         ("count", 200.0, job.run.data.source)]
+                for split in (job.run.data.source, "distance=8"):
+                    where = (split, "", job.run.train.length)
+                    rows += [("accuracy", self.accuracy(job), *where), ("chance", 0.1, *where), ("count", 200.0, *where)]
             elif evaluation.name == "battery":
-                for task in own["tasks"]:
+                for task in set(own["tasks"]) - {"in_context"}:
                     rows += [("accuracy", self.accuracy(job), task), ("chance", 0.25, task), ("count", 200.0, task)]
                 rows.append(("in_context_score", -self.accuracy(job), "in_context"))
             elif evaluation.name == "attention_memory":

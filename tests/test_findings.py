@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from made_up_results import WINDOWS, MadeUpDatabase, one, results
+from made_up_results import WINDOWS, one, results
 from plans import planned
 from scipy import stats
 
@@ -17,20 +17,16 @@ from lib.config import RunConfig, TrainConfig
 from lib.errors import SuiteError
 from lib.patterns import build
 from suite.claims.measures import patterns as exact
-from suite.experiments import experiment
 from suite.notebook import Notebook
 from suite.plan.cost import training_flops
 from suite.study import tables
 from suite.study.conclusions import (compared, grown, listing, not_higher,
                                      ordered, verdict)
-from suite.study.findings import (capacity_battery, christoffel, extrapolation,
-                                  learned_alpha, power_law_sigma,
-                                  shared, window_sweep)
+from suite.study.findings import (extrapolation, learned_alpha, shared,
+                                  window_sweep)
 from suite.study.frames import Study
-from suite.study.losses import Losses
 from suite.study.stats import (Interval, mean_interval, paired_difference,
                                sample_std, wilson)
-
 
 # Intervals
 
@@ -188,25 +184,6 @@ def test_when_untrained_rungs_hurt_or_help_then_frozen_against_rebuilt_says_so()
         assert f"ntrained rungs {word} Fibonacci, linear ramp" in extrapolation.say_frozen(table)
 
 
-def test_when_power_law_beats_local_or_not_then_its_verdicts_turn():
-    for power, words in ((2.8, (": met", ": met")), (3.4, (": not met", ": not met"))):
-        _, runs, losses = results("04_power_law_sigma", one("Power law", power))
-        said = (power_law_sigma.verdict_local(losses, 12), power_law_sigma.verdict_compute(runs, losses, 12))
-        assert all(word in sentence for word, sentence in zip(words, said, strict=True)), said
-    assert ": met" in power_law_sigma.verdict_memory(runs, losses, 12)
-    few = runs.assign(value=np.where(runs["measure"] == "attention_memory_ratio", 1.5, runs["value"]))
-    assert ": not met" in power_law_sigma.verdict_memory(few, losses, 12)
-
-
-def test_when_the_lowest_loss_moves_then_the_sentence_on_sigma_does():
-    jobs = planned("04_power_law_sigma")
-    for best, inside in ((0.5, "outside"), (0.85, "inside")):
-        database = MadeUpDatabase(lambda job, *_: 3.0 - 0.5 * (dict(job.run.pattern.parameters).get("sigma") == best))
-        runs, losses = experiment("04_power_law_sigma").table(jobs, database), Losses(jobs, database)
-        said = power_law_sigma.say_curve(power_law_sigma.curve(runs), losses)
-        assert f"lowest loss is at sigma = {best:g}, {inside} the document's range" in said
-
-
 def test_when_operations_are_counted_then_they_are_those_of_the_matrices_and_pairs():
     run = RunConfig(planned("04_power_law_sigma")[0].run.pattern)
     embedding_and_norms = 32_768 * 512 + 512 + 16 * 1024
@@ -214,56 +191,6 @@ def test_when_operations_are_counted_then_they_are_those_of_the_matrices_and_pai
     assert training_flops(run, pairs=0) == 6 * matrices * run.train.tokens
     one_pair = training_flops(run, pairs=1) - training_flops(run, pairs=0)
     assert one_pair == pytest.approx(3 * 4 * 8 * 64 * run.train.steps * run.train.batch)
-
-
-def test_when_the_law_is_sampled_then_counts_follow_it_and_half_the_documents_edges_see_the_future():
-    pattern = power_law_sigma.draws_pattern(0.8, 512)
-    counted, expected = power_law_sigma.distance_counts(pattern, 512), power_law_sigma.expected_counts(pattern, 512)
-    assert np.all(np.abs(counted - expected) < 5 * np.sqrt(expected) + 1) and counted.sum() > 1000
-    assert power_law_sigma.future_share() == pytest.approx(0.5, abs=0.01)    # row 21
-    realised = power_law_sigma.realised((0.8,))
-    assert realised.loc[0.8, "new neighbours"] == pytest.approx(5, abs=0.3)    # row 20
-
-
-def test_when_a_word_is_better_or_worse_then_its_verdicts_turn():
-    others = ["Dense", "Local window, equal edges", "Random offsets, equal edges"]
-    for word, met in ((2.8, ": met"), (3.4, ": not met")):
-        _, runs, losses = results("05_christoffel", one("Christoffel 7/64", word))
-        assert met in christoffel.verdict_perplexity(runs, losses, "Christoffel 7/64", others)
-        assert met in christoffel.verdict_descent(runs, losses, "Christoffel 7/64", others[1:])
-
-
-def test_when_words_are_looked_at_then_the_audits_facts_follow():
-    words = {"64/512": (64, 512), "63/512": (63, 512)}
-    assert "in one residue class: 64/512 (stride 8, first offset 7)." in christoffel.say_stride(words)    # row 22
-    assert "keeps 0 of the 64" in christoffel.say_document_rule(64, 512)    # row 23
-    assert christoffel.residue_table(words)["residues mod 8"].to_dict() == {"64/512": 1, "63/512": 8}
-    reach = (100 * christoffel.document_reach().iloc[-1]).round()
-    words_reach = {"Christoffel 64/512 (stride 8)": 31, "Christoffel 63/512": 41, "Christoffel 61/512": 45,
-                   "Christoffel 55/512, W=8": 85}
-    assert {name: reach[name] for name in words_reach} == words_reach and reach["Random offsets, 64 of 512"] >= 96  # row 24
-    assert "does not improve connectivity" in christoffel.say_reach(christoffel.document_reach())
-
-
-def test_when_a_mask_solves_a_task_then_notebooks_5_and_6_say_that_it_separates():
-    for name, module, task in (("05_christoffel", christoffel, "copying"),
-                               ("06_capacity_battery", capacity_battery, "mqar")):
-        def accuracy(job):
-            return 0.9 if job.run.pattern.name == "dense" else 0.1
-        for right, word in ((accuracy, "separates"), (lambda job: 0.1, "does not separate")):
-            _, runs, _ = results(name, lambda series, length, variant: 3.0, accuracy=right)
-            table = module.task_table(runs)
-            assert set(table["group"]) == {task}
-            assert f"{task} {word} the masks" in module.say_tasks(table)
-
-
-def test_when_models_are_above_chance_then_the_battery_says_so():
-    for right, word in ((0.9, "Above chance for every model: blimp and lambada"), (0.25, "For no model: blimp and lambada")):
-        _, runs, _ = results("06_capacity_battery", lambda series, length, variant: 3.0, accuracy=lambda job: right)
-        table = capacity_battery.battery_table(runs)
-        assert set(table["group"]) == {"lambada", "blimp", "in_context"}
-        assert word in capacity_battery.say_battery(table[table["group"] != "in_context"])
-        assert "0 separate" in capacity_battery.say_separation(table)
 
 
 def test_when_the_papers_sizes_are_computed_then_the_audits_numbers_follow():

@@ -18,7 +18,7 @@ from suite.experiments.base import Job
 from suite.plan.cost import training_flops
 from suite.study.frames import (Model, NotTested, Study, Windows,
                                 merged_windows, minus, row, stack_of)
-from suite.study.stats import (ENOUGH_SEEDS, Interval, accuracy_difference,
+from suite.study.stats import (ENOUGH_SEEDS, Interval, accuracy, accuracy_difference,
                                mean_interval, mean_over_runs,
                                paired_difference)
 from suite.study.trend import Trend, fit, linearised
@@ -180,6 +180,25 @@ def task_difference(study: Study, model: Model, other: Model, split: str) -> Int
     """Accuracy of `model` minus that of `other`, both trained on the task, on the same sequences."""
     both = zip(*study.paired(model, other), strict=True)
     return accuracy_difference(*(sequences(study, jobs, split) for jobs in both))
+
+
+def task_table(study: Study) -> pd.DataFrame:
+    """Accuracy of the models trained on a task, with its interval over sequences (and seeds, from three on) and chance;
+    `group` is the task. Answers of one sequence depend on one another, so that a sequence counts once."""
+    rows = []
+    for model in study.models:
+        task = model.labels.task
+        if not model.text and any(evaluation.name == "task" for evaluation in model.jobs[0].evaluations):
+            name = ", ".join(filter(None, (model.labels.series, f"W={model.labels.window}" if model.labels.window else "")))
+            rows.append(row(accuracy(sequences(study, model.jobs, task)), name=name, group=task,
+                            chance=study.value(model.jobs[0], "chance", split=task, length=model.length)))
+    columns = ["name", "group", "estimate", "low", "high", "seeds", "chance"]
+    return pd.DataFrame(rows, columns=[*columns, "df"])[columns].set_index("name")
+
+
+def chances(table: pd.DataFrame) -> dict[str, float]:
+    """Chance level of each task of a table of accuracies."""
+    return table.groupby("group", sort=False)["chance"].mean().to_dict()
 
 
 # The local window of equal pairs, at several numbers of tokens and several lengths

@@ -9,8 +9,9 @@ import pandas as pd
 
 from suite import published
 from suite.study.conclusions import listing
-from suite.study.findings.christoffel import of_sequences
+from suite.experiments.common import SEQUENCES
 from suite.study.findings.learned_alpha import lands
+from suite.study.stats import wilson
 
 FOUND = 0.5             # a cell is found where more than half of the answers are right
 BLUR = "learned with a blur"
@@ -29,7 +30,7 @@ def cells(runs: pd.DataFrame, parameters: Any) -> pd.DataFrame:
         distance = int(row.split.removeprefix("distance=")) if row.split.startswith("distance=") else None
         if distance in parameters.probe_distances:
             answers = int(value["count", row.run, row.split])
-            right = of_sequences([row.value], [answers])
+            right = wilson(row.value * min(SEQUENCES, answers), min(SEQUENCES, answers), 1)
             _, depth, *rate = row.setting.split(", ")
             found.append({
                 "mechanism": row.series.removeprefix("Fibonacci, ").removesuffix(" from the ramp"),
