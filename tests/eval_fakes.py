@@ -48,9 +48,9 @@ def bigram(vocab=V, seed=0):
     return Fake(lambda tokens: table[tokens], vocab), table.double().log_softmax(-1)
 
 
-STORY = ("Anna met Bruno by the old river. Anna gave {n} coins to Bruno, and {m} coins to Clara. Then Bruno walked home, "
-         "but Clara stayed. In the evening Bruno had {n} coins and Clara had {m} coins. At last they all went back to the "
-         "river.")
+STORY = ("Anna met Bruno by the old river. Anna gave {n} coins to Bruno, and {m} coins to Clara. Then Bruno walked "
+         "home, but Clara stayed. In the evening Bruno had {n} coins and Clara had {m} coins. At last they all went "
+         "back to the river.")
 TEXTS = [STORY.format(n=n, m=m) for n, m in np.random.default_rng(0).integers(10, 99, (120, 2))]
 WORDS = re.compile("[A-Za-z]+")
 
@@ -92,7 +92,8 @@ def run_of(*, length=100, pattern="dense", precision="fp32", data=None, vocab=V,
 
 
 def values(result, measure, **where):
-    return [m.value for m in result.metrics if m.measure == measure and all(getattr(m, k) == v for k, v in where.items())]
+    wanted = {"measure": measure, **where}
+    return [m.value for m in result.metrics if all(getattr(m, k) == v for k, v in wanted.items())]
 
 
 def only(result, measure, **where):

@@ -18,8 +18,8 @@ def learned(**own):
 
 
 def mean_loss(model, tokens):
-    parts = [model.token_losses(*heldout_windows(CORPUS, domain, 48, tokens)).double().mean() for domain in CORPUS.domains]
-    return float(torch.stack(parts).mean())
+    windows = [heldout_windows(CORPUS, domain, 48, tokens) for domain in CORPUS.domains]
+    return float(torch.stack([model.token_losses(*pair).double().mean() for pair in windows]).mean())
 
 
 def test_when_one_alpha_is_changed_then_the_loss_is_that_of_a_model_with_that_alpha():
@@ -36,7 +36,8 @@ def test_when_one_alpha_is_changed_then_the_loss_is_that_of_a_model_with_that_al
             assert change == pytest.approx(mean_loss(other, 240) - before, abs=2e-6)
     assert len({round(value, 9) for value in values(result, "alpha_nll_change")}) == 4
     changes = result.arrays["change"]
-    assert changes.shape == (2, 2, 10) and np.allclose(changes[1, 0].mean(), values(result, "alpha_nll_change", layer=1)[0])
+    assert changes.shape == (2, 2, 10)
+    assert np.allclose(changes[1, 0].mean(), values(result, "alpha_nll_change", layer=1)[0])
 
 
 def test_when_alpha_is_set_to_what_it_is_then_nothing_changes_and_the_model_is_left_alone():

@@ -45,7 +45,8 @@ def test_when_prompts_are_executed_then_they_give_the_answer():
         assert item.split == f"hops={hops}" and len(lines) == 3 * (hops + 1)
     for item in items_of("mqar"):
         *lines, question = item.prompt.split("\n")
-        assert f" {dict(line.split(': ') for line in lines)[question.removesuffix(':')]}" == item.candidates[item.answer]
+        pairs = dict(line.split(": ") for line in lines)
+        assert f" {pairs[question.removesuffix(':')]}" == item.candidates[item.answer]
         assert len(set(item.candidates)) == 8 and item.chance == 1 / 8
 
 
@@ -81,7 +82,7 @@ def test_when_a_last_word_is_asked_then_it_stands_in_the_passage_before_its_sent
 def test_when_a_passage_lacks_what_is_asked_then_there_is_no_item():
     assert passages.last_word("Anna saw the river. Bruno saw the river.").prompt == "Anna saw the river. Bruno saw the"
     assert passages.last_word("Anna saw the river. Bruno saw the bridge.") is None
-    assert passages.last_word("Anna saw it all. On that river Bruno saw the river.") is None, "only its own sentence has it"
+    assert passages.last_word("Anna saw it all. On that river Bruno saw the river.") is None, "it stands only there"
     draws = np.random.default_rng(0)
     item = passages.blank_out("It cost 12 coins, then 15, then 15 and 17.", draws, "")
     assert set(item.candidates) == {" 12", " 15"} and item.candidates[item.answer] == " 15"
@@ -193,7 +194,8 @@ def test_when_a_model_says_the_last_word_then_it_is_right():
             logits[tokens == a] = 9 * F.one_hot(torch.tensor(b), V).float()
         return logits
     result = ask("lambada", Fake(knowing), length=128)
-    assert only(result, "accuracy", split="lambada-offline") == 1 and only(result, "count", split="lambada-offline") == 30
+    assert only(result, "accuracy", split="lambada-offline") == 1
+    assert only(result, "count", split="lambada-offline") == 30
     assert only(ask("lambada", uniform(), length=128), "accuracy", split="lambada-offline") == 0
 
 
@@ -211,7 +213,8 @@ def test_when_a_bigram_model_reads_minimal_pairs_then_the_whole_sentence_counts(
         return sum(float(log_p[a, b]) for a, b in zip(path, path[1:]))
     right = [likelihood(good) > likelihood(bad) for good, bad in pairs]
     assert only(result, "accuracy", split="blimp") == pytest.approx(np.mean(right))
-    assert only(result, "accuracy", split="blimp/second") == right[2] and only(result, "count", split="blimp/first") == 2
+    assert only(result, "accuracy", split="blimp/second") == right[2]
+    assert only(result, "count", split="blimp/first") == 2
     assert only(result, "chance", split="blimp") == 0.5 and not values(result, "target_nll")
     (tmp_path / "second.jsonl").write_text('{"sentence": "x"}\n', "utf-8")
     with pytest.raises(SuiteError, match="second.jsonl, line 1"):
@@ -221,13 +224,16 @@ def test_when_a_bigram_model_reads_minimal_pairs_then_the_whole_sentence_counts(
 def test_when_a_folder_of_lambada_is_given_then_it_is_used_and_the_split_says_so(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"text": "Anna went to the old river to see Clara"}\n', "utf-8")
     result = ask("lambada", uniform(), lambada_folder=str(tmp_path))
-    assert only(result, "count", split="lambada") == 1 and only(result, "chance", split="lambada") == pytest.approx(1 / 7)
+    assert only(result, "count", split="lambada") == 1
+    assert only(result, "chance", split="lambada") == pytest.approx(1 / 7)
 
 
-@pytest.mark.skipif(not Path(__file__).parents[2].joinpath("shared/data/blimp").is_dir(), reason="no folder of BLiMP here")
+BLIMP = Path(__file__).parents[2] / "shared" / "data" / "blimp"
+
+
+@pytest.mark.skipif(not BLIMP.is_dir(), reason="no folder of BLiMP here")
 def test_when_blimp_itself_is_there_then_its_eight_subsets_are_read():
-    folder = Path(__file__).parents[2] / "shared" / "data" / "blimp"
-    result = ask("blimp", uniform(), count=5, blimp_folder=str(folder))
+    result = ask("blimp", uniform(), count=5, blimp_folder=str(BLIMP))
     assert only(result, "count", split="blimp") == 40
 
 
@@ -248,7 +254,8 @@ def test_when_loss_falls_along_the_context_then_the_score_is_negative():
                 loss = math.log(V - 1 + 1 + t / 100) - (math.log1p(t / 100) if same else 0)
                 (early if 10 <= t < 20 else late if t >= 140 else []).append(loss)
     assert only(result, "nll_early", split="in_context") == pytest.approx(np.mean(early), rel=1e-5)
-    assert only(result, "in_context_score", split="in_context") == pytest.approx(np.mean(late) - np.mean(early), rel=1e-3)
+    gap = np.mean(late) - np.mean(early)
+    assert only(result, "in_context_score", split="in_context") == pytest.approx(gap, rel=1e-3)
     assert result.arrays["in_context"].shape == (10,) and only(result, "count", split="in_context/math") == 5
 
 

@@ -94,7 +94,7 @@ def test_when_a_target_is_some_tokens_from_every_rung_then_only_a_wide_kernel_fe
         y = blurred_attention(q, k, v, LearnedOffsets(2, base), alpha, half_width)
         return float(torch.autograd.grad(y[0, 0, -1].sum(), alpha)[0])
     assert abs(slope(1.0, (13, 21))) < 1e-12
-    assert slope(6.0, (13,)) > 1e-3 and slope(6.0, (21,)) < -1e-3   # the nearer rung is to go further, the further nearer
+    assert slope(6.0, (13,)) > 1e-3 and slope(6.0, (21,)) < -1e-3     # both rungs are to move towards it
 
 
 def test_when_training_goes_on_then_the_kernel_narrows_to_the_plain_blend():

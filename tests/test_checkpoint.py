@@ -15,15 +15,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from small_run import (RECIPE, RUN, states_equal, trained, values, weights,
-                       with_recipe)
+from small_run import RECIPE, RUN, states_equal, stopped, trained, values, weights, with_recipe
 
 from lib import checkpoint, training
-from lib.config import RunConfig
 from lib.errors import SuiteError
 from lib.model import build_model
 from lib.training import train_run
-from suite.tasks import make_source
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +37,8 @@ import json, sys, torch
 from pathlib import Path
 from lib import training
 from lib.config import RunConfig
-from suite.tasks import make_source
 from lib.training import train_run
+from suite.tasks import make_source
 torch.set_num_threads(1)
 training.CHECKPOINT_SHARE = float("inf")
 run = RunConfig.from_dict(json.loads(sys.argv[1]))
@@ -50,7 +47,7 @@ train_run(run, make_source(run.data, None), None, Path(sys.argv[2]), checkpoint_
 
 
 def kill_after_checkpoints(folder: Path, count: int) -> int:
-    """Train LONG in another process, SIGKILL it when it has renamed `count` checkpoints; the step it had kept by then."""
+    """Train LONG in another process, SIGKILL it after `count` checkpoints; the step that it had kept by then."""
     child = subprocess.Popen([sys.executable, "-c", CHILD, json.dumps(LONG.to_dict()), str(folder)],
                              cwd=Path(__file__).parent.parent)
     seen, give_up = {written(folder)}, time.monotonic() + 120
@@ -84,22 +81,6 @@ def test_when_killed_twice_and_started_again_then_weights_and_metrics_are_those_
     assert values(resumed) == values(undisturbed)
     assert resumed.seconds > seconds > 0
     assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == ["model.safetensors", "result.json"]
-
-
-class Stop(Exception):
-    pass
-
-
-def stopped(folder: Path, at: int, run: RunConfig = RUN) -> None:
-    """Train until step `at` with a checkpoint after every step, and leave the run there."""
-    source = make_source(run.data, None)
-
-    def batch(seed, step, size, length):
-        if step == at:
-            raise Stop
-        return source.batch(seed, step, size, length)
-    with pytest.raises(Stop):
-        train_run(run, SimpleNamespace(vocab=source.vocab, batch=batch), None, folder, checkpoint_every=0.0)
 
 
 @pytest.fixture
@@ -172,7 +153,8 @@ def test_when_a_checkpoint_holds_code_then_it_is_not_executed(tmp_path):
     assert not (tmp_path / "executed").exists() and (tmp_path / "checkpoint.pt.damaged").exists()
 
 
-def test_when_the_disk_is_full_then_error_says_what_is_needed_and_the_last_checkpoint_stays(tmp_path, eager, monkeypatch):
+def test_when_the_disk_is_full_then_error_says_what_is_needed_and_the_last_checkpoint_stays(
+        tmp_path, eager, monkeypatch):
     stopped(tmp_path, 4)
     before = (tmp_path / "checkpoint.pt").read_bytes()
 

@@ -31,7 +31,8 @@ def test_when_a_model_is_uniform_then_perplexity_is_the_vocabulary():
     result = evaluate(perplexity(lengths=(64, 100)), uniform(), run_of(), CORPUS)
     assert len(values(result, "perplexity")) == 4
     assert values(result, "perplexity") == pytest.approx([V] * 4, rel=1e-6)
-    assert values(result, "position_nll") == pytest.approx([math.log(V)] * len(values(result, "position_nll")), rel=1e-6)
+    losses = values(result, "position_nll")
+    assert losses == pytest.approx([math.log(V)] * len(losses), rel=1e-6)
 
 
 def test_when_a_model_is_a_bigram_table_then_its_loss_is_the_sum_by_hand():
@@ -41,7 +42,8 @@ def test_when_a_model_is_a_bigram_table_then_its_loss_is_the_sum_by_hand():
         tokens = CORPUS.tokens("heldout", domain).astype(int)[:1801]             # six windows, and the last target
         by_hand = [-float(log_p[a, b]) for a, b in zip(tokens, tokens[1:])]
         assert only(result, "nll", split=domain, length=300) == pytest.approx(np.mean(by_hand), rel=1e-6)
-        assert only(result, "perplexity", split=domain, length=300) == pytest.approx(math.exp(np.mean(by_hand)), rel=1e-5)
+        perplexity_by_hand = math.exp(np.mean(by_hand))
+        assert only(result, "perplexity", split=domain, length=300) == pytest.approx(perplexity_by_hand, rel=1e-5)
         assert only(result, "count", split=domain) == 1800
         first, last = 32, 64
         inside = [by_hand[300 * w + t] for w in range(6) for t in range(first, last)]
@@ -72,12 +74,14 @@ def test_when_rope_and_mask_are_changed_then_the_model_is_asked_so_and_the_table
     model = uniform()
     result = evaluate(perplexity(rope="yarn", pattern=("local", (("window", 5),))), model, run_of(length=50), CORPUS)
     call = model.calls[0]
-    assert (call["rope"], call["trained_length"], call["pattern"].name, call["pattern"].window) == ("yarn", 50, "local", 5)
-    assert (call["pattern"].layers, call["pattern"].heads) == (2, 2)
+    assert (call["rope"], call["trained_length"]) == ("yarn", 50)
+    pattern = call["pattern"]
+    assert (pattern.name, pattern.window, pattern.layers, pattern.heads) == ("local", 5, 2, 2)
     assert {m.variant for m in result.metrics} == {"rope=yarn, pattern=local"}
     plain = evaluate(perplexity(), model, run_of(), CORPUS)
     assert {m.variant for m in plain.metrics} == {""} and model.calls[-1]["pattern"] is None
-    assert {m.variant for m in evaluate(perplexity(rope="ntk", variant="mine"), model, run_of(), CORPUS).metrics} == {"mine"}
+    named = evaluate(perplexity(rope="ntk", variant="mine"), model, run_of(), CORPUS)
+    assert {m.variant for m in named.metrics} == {"mine"}
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
@@ -133,7 +137,8 @@ def test_when_a_model_knows_one_distance_then_accuracy_says_so_by_distance():
     assert set(values(result, "chance")) == {1 / 18}
     assert only(result, "target_nll", split="distance=5") == pytest.approx(math.log1p(19 * math.exp(-9)), rel=1e-3)
     assert only(result, "target_nll", split="distance=11") == pytest.approx(9 + math.log1p(19 * math.exp(-9)), rel=1e-5)
-    assert result.arrays["correct.marked_copy.64"].sum() == near and result.arrays["count.distance=11.64"].shape == (100,)
+    assert result.arrays["correct.marked_copy.64"].sum() == near
+    assert result.arrays["count.distance=11.64"].shape == (100,)
 
 
 def test_when_a_model_is_uniform_then_the_task_costs_the_logarithm_of_the_vocabulary():
@@ -145,7 +150,7 @@ def test_when_a_model_is_uniform_then_the_task_costs_the_logarithm_of_the_vocabu
 def test_when_sequences_are_held_out_then_no_training_seed_draws_them():
     made = task("lego", chain=2)
     held_out = made.batch(HELD_OUT, 0, 4, 16)[0]
-    # numpy pads a short seed with zeros: a seed of more than one 32-bit word would be some (seed, step) of the training.
+    # numpy pads a short seed with zeros: a seed above one 32-bit word would be some (seed, step) of the training
     assert HELD_OUT < 2 ** 32
     assert not any(torch.equal(held_out, made.batch(seed, step, 4, 16)[0])
                    for seed in (0, 1, 2 ** 31 - 1) for step in (0, 1, HELD_OUT))
@@ -203,9 +208,12 @@ def test_when_influence_is_known_then_its_share_by_distance_is_exact():
     model = Linear(decay, T)
     result = evaluate(evaluation, model, run_of(length=T), CORPUS)
     positions = [20, 31, 42, 52, 63]                      # evenly spaced from far to T - 1
-    share = np.mean([sum(decay ** d for d in range(far, i + 1)) / sum(decay ** d for d in range(i + 1)) for i in positions])
+    def mean_share(distances):
+        return np.mean([sum(decay ** d for d in distances if d <= i) / sum(decay ** d for d in range(i + 1))
+                        for i in positions])
+    share = mean_share(range(far, T))
     assert only(result, "far_influence_share", position=far) == pytest.approx(share, rel=1e-5)
-    nearest = np.mean([sum(decay ** d for d in (4, 5, 6, 7)) / sum(decay ** d for d in range(i + 1)) for i in positions])
+    nearest = mean_share((4, 5, 6, 7))
     assert only(result, "influence_share", position=4) == pytest.approx(nearest, rel=1e-5)
     assert sum(values(result, "influence_share")) == pytest.approx(1)
     assert [m.position for m in result.metrics if m.measure == "influence_share"] == [0, 1, 2, 4, 8, 16, 32]

@@ -54,7 +54,7 @@ def keys() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def loads() -> dict[str, set[str]]:
-    """For each key, the modules that its numbers may depend on: what a fresh process loads, but neutral and empty ones."""
+    """For each key, the modules that its numbers may depend on: all that a fresh process loads, but neutral ones."""
     asked = {key: [f"lib.patterns.{pattern}", f"suite.tasks.{task}"] for key, pattern, task in
              (("local", "local", "copying"), ("dense", "dense", "copying"), ("lego", "local", "lego"))}
     asked |= {name: [module, "suite.evals"] for name, module in EVALUATIONS.items()}
@@ -133,8 +133,9 @@ class Moved(ast.NodeTransformer):
 
 @pytest.mark.parametrize("file, changed", [
     ("lib/patterns/local.py", "local lego"), ("lib/patterns/dense.py", "dense"),
-    ("lib/patterns/strided.py", "perplexity"), ("suite/tasks/lego.py", "lego"), ("suite/evals/task.py", "task gradient_flow"),
-    ("lib/files.py", ""), ("suite/run/engine.py", ""), ("suite/report/__init__.py", "")])
+    ("lib/patterns/strided.py", "perplexity"), ("suite/tasks/lego.py", "lego"),
+    ("suite/evals/task.py", "task gradient_flow"), ("lib/files.py", ""),
+    ("suite/run/engine.py", ""), ("suite/report/__init__.py", "")])
 def test_when_a_file_changes_then_nothing_else_gets_a_new_key(tree, file, changed):
     before = keys()
     (tree / file).write_text((tree / file).read_text() + "\nSTEP = 3\n")
@@ -143,10 +144,11 @@ def test_when_a_file_changes_then_nothing_else_gets_a_new_key(tree, file, change
 
 @pytest.mark.parametrize("module", sorted(fingerprints.NEUTRAL))
 def test_when_a_module_is_neutral_then_it_has_no_means_to_change_a_number(module):
-    needs = {alias.name.split(".")[0] for node in ast.walk(ast.parse(fingerprints.file_of(module).read_text()))
-             if isinstance(node, ast.Import) for alias in node.names}
+    text = fingerprints.file_of(module).read_text()
+    needs = {alias.name.split(".")[0] for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import)
+             for alias in node.names}
     assert not needs & {"torch", "numpy", "numba", "random"}
-    assert {source for source, _ in fingerprints.bare(fingerprints.file_of(module).read_text())[1]} <= fingerprints.NEUTRAL
+    assert {source for source, _ in fingerprints.bare(text)[1]} <= fingerprints.NEUTRAL
 
 
 def test_when_configuration_data_or_evaluation_differ_then_the_keys_differ():
@@ -164,6 +166,6 @@ def test_when_configuration_data_or_evaluation_differ_then_the_keys_differ():
     assert fingerprints.evaluation_fingerprint(one) != fingerprints.evaluation_fingerprint(two)
     for call, message in ((lambda: fingerprints.run_fingerprint(of_text, None), "without a corpus"),
                           (lambda: fingerprints.evaluation_fingerprint(Evaluation("no")), "no file of suite/evals"),
-                          (lambda: fingerprints.run_fingerprint(run(pattern=PatternSpec("no")), None), "no file of lib")):
+                          (lambda: fingerprints.training_modules(run(pattern=PatternSpec("no"))), "no file of lib")):
         with pytest.raises(SuiteError, match=message):
             call()

@@ -65,7 +65,8 @@ def plain_logits(weights: dict[str, torch.Tensor], tokens: list[int], attends) -
         for n in range(half):
             angle = position * 10_000.0 ** (-2 * n / D)
             a, b = x[2 * n], x[2 * n + 1]
-            out[2 * n], out[2 * n + 1] = a * math.cos(angle) - b * math.sin(angle), a * math.sin(angle) + b * math.cos(angle)
+            out[2 * n] = a * math.cos(angle) - b * math.sin(angle)
+            out[2 * n + 1] = a * math.sin(angle) + b * math.cos(angle)
         return out
 
     x = [w["embedding.weight"][t] for t in tokens]
@@ -127,7 +128,7 @@ def test_when_loss_is_taken_then_it_is_the_mean_cross_entropy_of_the_logits_with
 
 @pytest.mark.parametrize("rows", [1, 4, 64])
 def test_when_cross_entropy_works_in_slices_then_value_and_gradients_do_not_change(monkeypatch, rows):
-    monkeypatch.setattr(ops, "_slices", lambda tokens, vocab, device: [slice(a, a + rows) for a in range(0, tokens, rows)])
+    monkeypatch.setattr(ops, "_slices", lambda tokens, *_: [slice(a, a + rows) for a in range(0, tokens, rows)])
     g = torch.Generator().manual_seed(1)
     hidden = torch.randn(13, 5, generator=g, dtype=torch.float64, requires_grad=True)
     table = torch.randn(11, 5, generator=g, dtype=torch.float64, requires_grad=True)
@@ -173,13 +174,13 @@ def test_when_autocast_is_on_then_products_are_bf16_and_the_loss_stays_near_that
 
 
 def causal_examples():
-    found = [example for name in patterns.names() for example in patterns.pattern_class(name).examples() if example.causal]
-    return [pytest.param(p, id=f"{n}-{p.name}") for n, p in enumerate(found)]
+    examples = [example for name in patterns.names() for example in patterns.pattern_class(name).examples()]
+    return [pytest.param(p, id=f"{n}-{p.name}") for n, p in enumerate(examples) if p.causal]
 
 
 @pytest.mark.parametrize("pattern", causal_examples())
 def test_when_a_future_token_changes_then_earlier_logits_do_not(pattern):
-    config = ModelConfig(vocab=23, d_model=12, layers=pattern.layers, heads=pattern.heads, kv_heads=1, head_dim=4, hidden=8)
+    config = ModelConfig(23, 12, pattern.layers, pattern.heads, kv_heads=1, head_dim=4, hidden=8)
     model, tokens = Transformer(config, pattern), tokens_of(1, 21)
     changed = tokens.clone()
     changed[0, 13] = (changed[0, 13] + 1) % 23

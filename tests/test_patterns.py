@@ -89,7 +89,8 @@ def test_when_a_pattern_is_listed_then_it_says_what_it_is(name):
 @pytest.mark.parametrize("name", names())
 def test_when_layer_or_length_is_out_of_range_then_the_error_names_it(name):
     pattern = build(name, layers=5, heads=2)
-    for layer, length, message in ((5, 8, "layer = 5"), (-1, 8, "layer = -1"), (0, 0, "length = 0"), (0, -3, "length = -3")):
+    wrong = ((5, 8, "layer = 5"), (-1, 8, "layer = -1"), (0, 0, "length = 0"), (0, -3, "length = -3"))
+    for layer, length, message in wrong:
         for ask in (pattern.plan, pattern.mask, lambda at, T: pattern.pairs(T, at)):
             with pytest.raises(SuiteError, match=message):
                 ask(layer, length)
@@ -161,7 +162,8 @@ def test_when_two_files_take_one_name_then_that_is_an_error():
 
 
 def test_when_a_list_stands_for_a_tuple_then_build_takes_it():
-    assert build("local", layers=2, heads=2, window=[1, [2, 3]]) == build("local", layers=2, heads=2, window=(1, (2, 3)))
+    one, other = (build("local", layers=2, heads=2, window=window) for window in ([1, [2, 3]], (1, (2, 3))))
+    assert one == other and one.window == (1, (2, 3))
 
 
 def test_when_values_are_given_per_head_then_all_shapes_expand():
@@ -246,9 +248,9 @@ lengths = st.integers(1, 70)
 
 
 @few
-@given(st.sampled_from(["fibonacci", "pow2", "matched_pow2"]), st.sampled_from([1, 5, 7, 8, 9]), widths, st.integers(1, 11),
-       st.sampled_from(["fixed", "linear", "coprime", "descending", "permuted"]), st.none() | st.integers(1, 90), lengths,
-       st.booleans())
+@given(st.sampled_from(["fibonacci", "pow2", "matched_pow2"]), st.sampled_from([1, 5, 7, 8, 9]), widths,
+       st.integers(1, 11), st.sampled_from(["fixed", "linear", "coprime", "descending", "permuted"]),
+       st.none() | st.integers(1, 90), lengths, st.booleans())
 def test_when_a_scaled_base_is_drawn_at_random_then_form_equals_oracle(
         base, layers, window, rungs, schedule, trained, length, causal):
     pattern = build("scaled_base", base=base, schedule=schedule, layers=layers, window=window, rungs=rungs,
@@ -258,7 +260,8 @@ def test_when_a_scaled_base_is_drawn_at_random_then_form_equals_oracle(
 
 
 @few
-@given(st.integers(1, 40), st.integers(1, 40), widths, st.booleans(), st.sampled_from([None, "signed", "slopes"]), lengths)
+@given(st.integers(1, 40), st.integers(1, 40), widths, st.booleans(), st.sampled_from([None, "signed", "slopes"]),
+       lengths)
 @pytest.mark.filterwarnings("ignore:christoffel")
 def test_when_a_word_is_drawn_at_random_then_form_equals_oracle(m, k, window, repeat, sides, length):
     sided = {"causal": sides is None, "sides": sides or "signed"}
@@ -268,7 +271,8 @@ def test_when_a_word_is_drawn_at_random_then_form_equals_oracle(m, k, window, re
 @few
 @given(st.floats(-0.9, 3), st.sampled_from(["budget", "draws", "bernoulli"]), st.integers(0, 6), st.integers(0, 20),
        st.none() | st.integers(1, 40), lengths, st.booleans(), st.integers(0, 3))
-def test_when_a_power_law_is_drawn_at_random_then_form_equals_oracle(sigma, mode, window, more, reach, length, causal, seed):
+def test_when_a_power_law_is_drawn_at_random_then_form_equals_oracle(
+        sigma, mode, window, more, reach, length, causal, seed):
     amount = {"budget": {"budget": (1 if causal else 2) * window + 1 + more, "extra": 50 * more},
               "draws": {"draws": more}, "bernoulli": {"scale": more / 4}}[mode]
     pattern = build("power_law", sigma=sigma, mode=mode, window=window, reach=reach, causal=causal, seed=seed, **amount)
@@ -283,7 +287,8 @@ LITERATURE = {
                      "arrange": st.sampled_from(["merged", "layers", "heads"])},
     "log_sparse": {"window": widths, "restart": st.none() | st.integers(1, 30)},
     "dilate_former": {"window": widths, "dilations": st.lists(small, min_size=1, max_size=3)},
-    "longformer": {"window": widths, "growth": widths, "dilation": small, "dilated_heads": small, "global_tokens": widths},
+    "longformer": {"window": widths, "growth": widths, "dilation": small, "dilated_heads": small,
+                   "global_tokens": widths},
     "bigbird": {"window": widths, "random": widths, "global_tokens": widths, "extra": st.integers(0, 1023)},
     "longnet": {"segment": small, "factor": st.integers(2, 4), "branches": st.integers(1, 4)},
     "power_attention": {"window": widths, "block": small},

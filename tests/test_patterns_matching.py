@@ -42,7 +42,8 @@ def test_when_keys_are_drawn_per_query_then_the_match_is_nearly_exact(name):
 def test_when_layers_are_too_few_then_windows_differ_by_head():
     like = build("strided", stride=9, layers=2, heads=8)
     matched = match_edges("local", like, 100)
-    assert isinstance(matched.window, tuple) and isinstance(matched.window[0], tuple) and off(matched, like, 100) <= 0.01
+    assert isinstance(matched.window, tuple) and isinstance(matched.window[0], tuple)
+    assert off(matched, like, 100) <= 0.01
 
 
 def test_when_a_pattern_matches_itself_then_it_stays_as_it_is():
@@ -70,7 +71,7 @@ def test_when_the_pattern_is_bidirectional_then_so_is_the_match():
 
 def test_when_the_goal_cannot_be_met_then_the_error_names_the_nearest():
     one = build("scaled_base", window=8, rungs=12)
-    with pytest.raises(SuiteError, match=r"strided cannot attend 3471 pairs within 1.0% at 256 tokens .* nearest is 3406"):
+    with pytest.raises(SuiteError, match=r"strided cannot attend 3471 pairs within 1.0% at 256 .* nearest is 3406"):
         match_edges("strided", one, 256)
     with pytest.raises(SuiteError, match="dense has no parameter to turn"):
         match_edges("dense", SMALL, 128)

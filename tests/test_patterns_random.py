@@ -62,7 +62,7 @@ def test_when_the_mode_is_budget_then_every_query_has_exactly_b_keys():
     ring = build("power_law", window=3, budget=12, causal=False).mask(0, 150)[0]
     assert (ring.sum(1) == 12).all()
     near = build("power_law", window=3, budget=12, reach=9).mask(0, 150)[0]
-    assert near.sum(1)[20:].tolist() == [10] * 130                                        # only 0 <= d <= 9 may be drawn
+    assert near.sum(1)[20:].tolist() == [10] * 130  # only 0 <= d <= 9 may be drawn
 
 
 RUNS = 400

@@ -20,7 +20,7 @@ def recurrence(**parameters):
 
 
 def looked_back(tokens: list[int], t: int, n: int) -> int | None:
-    """Distance from t to the token after the latest earlier place of the n tokens that end at t: the definition itself."""
+    """Distance from t to the token after the latest earlier place of the n tokens that end at t, by definition."""
     if t < n - 1:
         return None
     for s in range(t - 1, n - 2, -1):
@@ -48,7 +48,7 @@ def test_when_tokens_are_random_then_the_evidence_is_what_a_search_finds(n, alph
 def test_when_a_context_returns_twice_then_its_latest_place_counts():
     place, right = evidence(np.array([[1, 2, 3, 9, 1, 2, 4, 9, 1, 2]]), np.array([[2, 3, 9, 1, 2, 4, 9, 1, 2, 4]]), 2)
     assert place[0].tolist() == [-1] * 5 + [2, -1, -1, 5, 6]
-    assert right[0].tolist() == [False] * 8 + [True, True]               # 9 1 was followed by 2; 1 2 by 4, the last time
+    assert right[0].tolist() == [False] * 8 + [True, True]  # 9 1 was followed by 2; 1 2 by 4, the last time
 
 
 def test_when_a_distance_is_the_first_of_a_bin_then_it_is_in_that_bin():
@@ -93,8 +93,8 @@ def test_when_all_bins_are_added_up_then_they_are_the_loss_of_the_text():
     by_bin = evaluate(recurrence(), model, run_of(length=50), CORPUS)
     whole = evaluate(Evaluation.of("perplexity", lengths=(50,), tokens=1000), model, run_of(length=50), CORPUS)
     for domain in CORPUS.domains:
-        total = by_bin.arrays[f"recurrence.{domain}"].sum()
-        assert total / by_bin.arrays[f"recurrence_count.{domain}"].sum() == pytest.approx(only(whole, "nll", split=domain))
+        total, count = (by_bin.arrays[f"{name}.{domain}"].sum() for name in ("recurrence", "recurrence_count"))
+        assert total / count == pytest.approx(only(whole, "nll", split=domain))
 
 
 def test_when_a_model_copies_then_only_the_tokens_that_copying_gets_right_are_cheap():

@@ -56,7 +56,8 @@ CASES = [("copying", {}, copying, 200), ("copying", {"string": 5, "symbols": 3},
          ("variable_tracking", {}, variables, 128),
          ("variable_tracking", {"chains": 2, "hops": 5, "values": 9}, variables, 52),
          ("lego", {}, chain, 101), ("lego", {"chain": 10, "variables": 10}, chain, 60),
-         ("marked_copy", {}, marked, 512), ("marked_copy", {"distances": (3, 17, 4), "symbols": 9, "marks": 20}, marked, 40)]
+         ("marked_copy", {}, marked, 512),
+         ("marked_copy", {"distances": (3, 17, 4), "symbols": 9, "marks": 20}, marked, 40)]
 EACH = pytest.mark.parametrize(("name", "given", "solve", "length"), CASES)
 SIZE = 40
 
@@ -143,7 +144,8 @@ def test_when_the_length_is_too_short_then_the_error_names_it(name, given, solve
 
 def test_when_a_string_is_copied_then_the_delay_fills_the_context():
     inputs, targets, labels = drawn("copying", {"string": 6}, 50)
-    assert np.array_equal(targets[:, 44:], inputs[:, :6]) and (inputs[:, 6:44] == 0).all() and (inputs[:, 44] == 1).all()
+    assert np.array_equal(targets[:, 44:], inputs[:, :6]) and (inputs[:, 6:44] == 0).all()
+    assert (inputs[:, 44] == 1).all()
     assert set(labels[labels >= 0]) == {44}
 
 

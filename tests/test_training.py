@@ -120,9 +120,12 @@ def test_when_precision_is_bf16_then_losses_stay_near_float32_and_weights_are_fl
 
 
 def test_when_a_record_is_due_then_it_is_the_mean_since_the_last_one(tmp_path, monkeypatch):
-    every = {m.step: m.value for m in trained(with_recipe(steps=7), tmp_path / "a").metrics if m.measure == "train_loss"}
+    def curve(folder):
+        result = trained(with_recipe(steps=7), tmp_path / folder)
+        return [(m.step, m.value) for m in result.metrics if m.measure == "train_loss"]
+    every = dict(curve("a"))
     monkeypatch.setattr(training, "RECORDS", 2)
-    means = [(m.step, m.value) for m in trained(with_recipe(steps=7), tmp_path / "b").metrics if m.measure == "train_loss"]
+    means = curve("b")
     assert sorted(every) == [1, 2, 3, 4, 5, 6, 7]
     assert means == [(3, pytest.approx(sum(every[s] for s in (1, 2, 3)) / 3)),
                      (6, pytest.approx(sum(every[s] for s in (4, 5, 6)) / 3)), (7, every[7])]
@@ -153,7 +156,7 @@ def test_when_text_is_trained_then_each_domain_is_measured_on_its_held_out_windo
         train_run(run, make_source(run.data, corpus), None, tmp_path / "without")
 
 
-def test_when_evaluations_are_more_or_less_frequent_then_weights_and_the_random_stream_are_the_same(tmp_path, undisturbed):
+def test_when_evaluations_are_more_or_less_frequent_then_weights_and_the_random_stream_are_the_same(tmp_path):
     torch.manual_seed(3)
     state = torch.random.get_rng_state()
     models = [trained(with_recipe(eval_every=every), tmp_path / str(every)).model for every in (0, 5, 1)]
