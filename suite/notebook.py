@@ -24,9 +24,8 @@ from lib.errors import SuiteError, one_of
 from lib.files import write_atomically
 from suite.experiments import experiment, names
 from suite.run import stamps
-from suite.settings.parameters import (assigned, checked, model_of,
-                                       parameters_of, parse_cell,
-                                       require_declared, require_known)
+from suite.settings.parameters import (assigned, checked, model_of, parameters_of, parse_cell, require_declared,
+                                       require_known)
 from suite.settings.profiles import load
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import torch
 from eval_fakes import CORPUS, Fake, V, run_of
 
 from lib import paths, patterns
-from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
-                        RunConfig, TrainConfig)
+from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
 from lib.errors import SuiteError
 from lib.fused import ops
 from lib.model import Transformer, build_model

@@ -15,8 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from lib import paths
 from lib.errors import SuiteError
 from suite import notebook
-from suite.settings.parameters import (Declared, declared_in, parameters_of,
-                                       parse_cell, validated)
+from suite.settings.parameters import Declared, declared_in, parameters_of, parse_cell, validated
 
 CELL = '''profile: str = "small"  # scale
 corpus: str = ""  # own text

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
+import big_database
 import pytest
 from fake_jobs import job
 
+from lib.config import DataConfig
 from suite.plan import estimate, gpus
 from suite.plan import outlook as planning
+from suite.run.database import Database
 from suite.settings import profiles
 
 
@@ -59,3 +63,13 @@ def test_when_the_paper_is_planned_then_the_text_sets_its_matrix_beside_the_publ
     monkeypatch.setitem(gpus.GPUS, "h100", replace(gpus.GPUS["h100"], memory_gib=8))
     split = planning.outlook([sweep], profile, None, "h100").text()
     assert "01_window_sweep: batches are split in up to 2 to fit" in split
+
+
+def test_when_the_corpus_is_not_built_then_runs_of_a_task_can_be_there_and_runs_of_text_cannot(outputs):
+    [done] = big_database.jobs(1)
+    text = replace(done, run=replace(done.run, data=DataConfig.of("text")))
+    database = Database("big")
+    big_database.fill(database, [done], 8)
+    database.close()
+    untrained, lacking = planning.work_left([done, text], SimpleNamespace(name="big"), None)
+    assert untrained == {text.run} and lacking == {done.run: set(), text.run: set(text.evaluations)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from lib import paths
 from lib.errors import SuiteError
 from suite.settings import profiles
 from suite.settings.parameters import parameters_of
+
 
 @pytest.fixture
 def read(tmp_path):
@@ -107,6 +109,13 @@ def test_when_something_is_wrong_then_the_error_names_file_key_and_remedy(read, 
         read(old, new)
     for word in ["tiny.yaml", *words]:
         assert word in str(error.value)
+
+
+def test_when_a_key_that_every_profile_must_say_is_missing_then_it_is_named(read):
+    for key in ("vocab train_tokens heldout_tokens d_model layers heads kv_heads head_dim hidden "
+                "steps batch length lr warmup precision eval_every").split():
+        with pytest.raises(SuiteError, match=f"the key {key} is missing"):
+            read(re.search(rf"\b{key}: [^,}}]*(, )?", GOOD)[0], "")
 
 
 @pytest.mark.parametrize("new, words", [

@@ -8,8 +8,7 @@ import pytest
 
 from lib.errors import SuiteError
 from suite import published
-from suite.study.findings import (capacity_battery, extrapolation,
-                                  learned_alpha, window_sweep)
+from suite.study.findings import capacity_battery, extrapolation, learned_alpha, window_sweep
 
 
 def test_when_tables_are_read_then_all_published_rows_are_there():

@@ -9,10 +9,8 @@ from lib.errors import SuiteError, one_of, require
 from lib.patterns import Pattern
 from lib.patterns.matching import match_edges
 from suite.experiments import base
-from suite.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, Recipe,
-                                      control_labels, equal_edges,
-                                      model_labels, ordered, spec_of,
-                                      split_model, title)
+from suite.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, Recipe, control_labels, equal_edges, model_labels,
+                                      ordered, spec_of, split_model, title)
 
 if TYPE_CHECKING:
     from suite.settings.profiles import Profile

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from lib.config import DataConfig, Evaluation
 from suite.experiments import base
-from suite.experiments.common import (ACCURACY, CONTROLS, DENSE, DENSE_LABELS,
-                                      Recipe, TinyModel, dense_jobs,
+from suite.experiments.common import (ACCURACY, CONTROLS, DENSE, DENSE_LABELS, Recipe, TinyModel, dense_jobs,
                                       model_labels, ordered)
 from suite.settings.parameters import Parameters
 

@@ -7,8 +7,7 @@ from typing import Any
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import one_of, require
 from suite.experiments import base
-from suite.experiments.common import (ACCURACY, CONTROLS, DENSE, DENSE_LABELS,
-                                      Recipe, TinyModel, dense_jobs, ordered)
+from suite.experiments.common import ACCURACY, CONTROLS, DENSE, DENSE_LABELS, Recipe, TinyModel, dense_jobs, ordered
 from suite.settings.parameters import Parameters
 
 

@@ -9,8 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lib.config import (DataConfig, Evaluation, ModelConfig, PatternSpec,
-                        RunConfig, TrainConfig)
+from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
 from lib.errors import one_of, require
 from lib.patterns import Pattern, build
 from lib.patterns.matching import match_edges

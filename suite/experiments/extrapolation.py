@@ -6,8 +6,7 @@ from lib.config import Evaluation, Items
 from lib.errors import one_of
 from lib.patterns import Pattern
 from suite.experiments import base
-from suite.experiments.common import (DENSE, DENSE_LABELS, Recipe, dense_jobs,
-                                      model_labels, ordered)
+from suite.experiments.common import DENSE, DENSE_LABELS, Recipe, dense_jobs, model_labels, ordered
 from suite.settings.parameters import Parameters
 
 POSITIONS = {"alibi": "Dense, ALiBi", "nope": "Dense, no positions"}

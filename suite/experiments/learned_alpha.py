@@ -5,8 +5,7 @@ from __future__ import annotations
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import require
 from suite.experiments import base
-from suite.experiments.common import (ACCURACY, Recipe, TinyModel, dense_jobs,
-                                      model_labels, ordered, rungs_within)
+from suite.experiments.common import ACCURACY, Recipe, TinyModel, dense_jobs, model_labels, ordered, rungs_within
 from suite.settings.parameters import Parameters
 
 STARTS = {"one": "fibonacci/learned", "ramp": "fibonacci/learned_ramp"}

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from lib.config import DataConfig, Evaluation, PatternSpec, RunConfig
 from lib.errors import one_of, require
 from suite.experiments import base
-from suite.experiments.all_patterns import (FAR, LIKE, Described,
-                                            at_equal_edges, equal_to)
-from suite.experiments.common import (ACCURACY, CONTROLS, DENSE, DENSE_LABELS,
-                                      Recipe, TinyModel, model_labels, ordered,
+from suite.experiments.all_patterns import FAR, LIKE, Described, at_equal_edges, equal_to
+from suite.experiments.common import (ACCURACY, CONTROLS, DENSE, DENSE_LABELS, Recipe, TinyModel, model_labels, ordered,
                                       rungs_within, shortened)
 from suite.settings.parameters import Parameters
 

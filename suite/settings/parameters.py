@@ -15,8 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import (BaseModel, BeforeValidator, ConfigDict, Field,
-                      ValidationError, create_model)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from lib import paths
 from lib.errors import SuiteError, one_of

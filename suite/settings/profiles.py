@@ -16,9 +16,8 @@ from lib import paths
 from lib.config import Items, ModelConfig, TrainConfig, freeze
 from lib.errors import SuiteError, one_of, require
 from suite.settings.machine import side_by_side
-from suite.settings.parameters import (STRICT, Declared, Parameters, checked,
-                                       model_of, notebook_names,
-                                       parameters_of, require_known)
+from suite.settings.parameters import (STRICT, Declared, Parameters, checked, model_of, notebook_names, parameters_of,
+                                       require_known)
 
 Count = Annotated[int, Field(ge=1)]
 HUB = ("hub", "apart", "tokenizer")         # keys of a corpus of the hub
