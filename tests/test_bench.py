@@ -184,6 +184,7 @@ def test_when_a_call_would_need_too_much_memory_or_time_then_it_is_left_out_and_
     assert "backward" in bench.left_out("flex", 256, "forward+backward")
 
 
+@pytest.mark.slow
 def test_when_memory_is_measured_then_the_gather_takes_what_its_keys_and_values_take():
     setting, T = Setting(), 1000
     asked = [("dense", T, "forward"), ("gather", T, "forward"), ("gather", T, "forward+backward")]
