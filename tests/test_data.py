@@ -87,6 +87,7 @@ def test_when_text_is_strange_then_the_tokeniser_returns_it_and_never_the_end(ti
         assert 0 not in ids
         assert tok.decode(ids) == text
     assert tokenizer.encode(tok, ["x"])[0].tolist() == [*tok.encode("x").ids, 0]
+    assert (tokenizer.encode(tokenizer.train(["abc"], 300), ["<|endoftext|> x"])[0][:-1] != 0).all()
 
 
 def test_when_split_then_no_document_and_no_text_is_in_both_parts(tiny_corpus):
