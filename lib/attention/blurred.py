@@ -40,7 +40,7 @@ def blurred_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: L
 
 
 def mixed(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
-    """`y[b, g, r, :, i] = sum_c kernel[r, c] x[b, g, i - c]`, `0 <= c <= i`, by Fourier transform: `[B, G, R, D, T]`."""
+    """`y[b, g, r, :, i] = sum_c kernel[r, c] x[b, g, i - c]`, `0 <= c <= i`, by FFT: `[B, G, R, D, T]`."""
     T = x.shape[2]
     spectrum = torch.fft.rfft(x.transpose(2, 3), 2 * T)[:, :, None] * torch.fft.rfft(kernel, 2 * T)[:, None]
     return torch.fft.irfft(spectrum, 2 * T)[..., :T]

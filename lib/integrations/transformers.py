@@ -224,7 +224,8 @@ class Registered:
             raise self.refusal(f"{kind} does not know its layer, and keys differ by layer; set layer_idx on each")
         for name, in_model in (("layers", getattr(config, "num_hidden_layers", None)), ("heads", query.shape[1])):
             value = getattr(self.pattern, name)
-            require(in_model in (None, value), f"{name} of pattern {self.pattern.name!r}", value, f"the model's {in_model}")
+            agrees = in_model in (None, value)
+            require(agrees, f"{name} of pattern {self.pattern.name!r}", value, f"the model's {in_model}")
         causal = kwargs.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
         if causal != self.pattern.causal:
