@@ -149,41 +149,6 @@ def test_when_theta_can_travel_far_enough_then_the_ramps_ends_are_said_to_be_in_
     assert "can come close" in learned_alpha.say_travel(replace(paper, theta_lr=10.0), "P")
 
 
-def test_when_dense_rises_and_sparse_is_flat_then_notebook_3_says_so_and_turned_round_too():
-    def loss(rising):
-        return lambda series, length, variant: 3.0 + 0.5 * (length > 64) * (series in rising)
-    jobs, runs, losses = results("03_extrapolation", loss(("Dense",)))
-    plain = extrapolation.shown_of(extrapolation.variants(jobs, tables.job_names(jobs)), plain=True)
-    growth = extrapolation.growth_table(losses, plain, 64, 256)
-    said = extrapolation.say_headline(growth, 4)
-    assert "the loss of Dense rises by more than" in said
-    assert "Fibonacci, linear ramp" in said.partition("rises")[2].partition("stays flat")[0]
-    assert "Dense rises at 4 times" in extrapolation.say_growth(growth, 4, ["Dense"])
-    _, _, losses = results("03_extrapolation", loss(("Fibonacci, linear ramp",)))
-    said = extrapolation.say_headline(extrapolation.growth_table(losses, plain, 64, 256), 4)
-    assert "the loss of Fibonacci, linear ramp rises by more than" in said
-
-
-def test_when_a_change_rescues_dense_then_the_best_one_is_named():
-    jobs, _, losses = results("03_extrapolation",
-                              lambda series, length, variant: 3.0 + (length > 64) * (0.1 if variant == "rope=ntk" else 0.5))
-    helped = extrapolation.of_model(extrapolation.variants(jobs, tables.job_names(jobs)), "Dense")
-    assert len(helped) == 6
-    said = extrapolation.best_rescue(extrapolation.growth_table(losses, helped, 64, 256))
-    assert "rope=ntk helps Dense most: 0.400 of the 0.500 nats" in said
-    _, _, losses = results("03_extrapolation", lambda series, length, variant: 3.0)
-    assert "loses nothing measurable" in extrapolation.best_rescue(extrapolation.growth_table(losses, helped, 64, 256))
-
-
-def test_when_untrained_rungs_hurt_or_help_then_frozen_against_rebuilt_says_so():
-    for frozen, word in ((2.9, "hurt"), (3.1, "help"), (3.0, "make no measurable difference to")):
-        jobs, _, losses = results("03_extrapolation",
-                                  lambda series, length, variant: frozen if variant == "rungs=frozen" else 3.0)
-        table = extrapolation.frozen_against_rebuilt(losses, extrapolation.variants(jobs, tables.job_names(jobs)), 256)
-        assert list(table.index) == ["Fibonacci, linear ramp", "Powers of two, linear ramp"]
-        assert f"ntrained rungs {word} Fibonacci, linear ramp" in extrapolation.say_frozen(table)
-
-
 def test_when_operations_are_counted_then_they_are_those_of_the_matrices_and_pairs():
     run = RunConfig(planned("04_power_law_sigma")[0].run.pattern)
     embedding_and_norms = 32_768 * 512 + 512 + 16 * 1024
@@ -198,10 +163,10 @@ def test_when_the_papers_sizes_are_computed_then_the_audits_numbers_follow():
     assert exact.distances_of_the_stack(None, window=8).parts[0].value == 133    # row 12
     assert exact.depths_without_coprime(None).parts[0].value == 4    # row 25: 2, 3, 4 and 6
     assert learned_alpha.source_rows() == (29, 19)    # row 11
-    said = extrapolation.paper_rungs("fibonacci", "linear")
-    assert "in 7 of 16 layers (9 to 15): 1086 to 1480" in said    # row 2
-    assert "in 16 of 16 layers" in extrapolation.paper_rungs("pow2", "linear")
-    assert "no untrained distance" in extrapolation.paper_rungs("fibonacci", "fixed")
+    grows = {schedule: exact.paper_pattern(schedule=schedule) for schedule in ("linear", "fixed")}
+    table = extrapolation.rungs_added(grows | {"pow2": exact.paper_pattern("pow2", "linear")}, 1024, 4096)
+    assert table["layers with untrained distances"].to_dict() == {"linear": 7, "fixed": 0, "pow2": 16}    # row 2
+    assert table["untrained distances"].to_dict() | {"pow2": ""} == {"linear": "1086 to 1480", "fixed": "none", "pow2": ""}
 
 
 def test_when_the_plan_is_shown_then_its_controls_have_their_pairs_and_one_that_is_off_is_refused(monkeypatch, capsys):

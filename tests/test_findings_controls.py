@@ -14,11 +14,9 @@ from plans import planned
 from lib import paths as where
 from lib.patterns import build
 from suite.experiments.power_law_sigma import draws_for
-from suite.study import tables
 from suite.study.comparisons import task_table
 from suite.study.findings import (capacity_battery, christoffel, extrapolation,
-                                  power_law_sigma, published_lengths,
-                                  window_sweep)
+                                  power_law_sigma, window_sweep)
 from suite.study.frames import Study
 
 
@@ -51,18 +49,33 @@ def test_when_draws_are_counted_out_for_a_budget_then_the_drawn_graphs_have_its_
         assert fewer.expected_pairs(length) < wanted or more.expected_pairs(length) > wanted
 
 
+# Notebook 3
+
 def test_when_a_model_keeps_or_loses_its_perplexity_then_it_is_beside_the_published_change():
-    theirs = pd.read_csv(where.PUBLISHED / "length_extrapolation.csv").query("base == 'dense'").groupby("eval_length")["perplexity"]
-    mean = {length: float(np.exp(np.log(own).mean())) for length, own in theirs}
-    for rises, same in (("Dense", "Dense"), ("Fibonacci, linear ramp", "none")):
-        jobs, _, losses = results("03_extrapolation", lambda name, length, _, rises=rises: 3 + (length > 64) * (name == rises))
-        plain = extrapolation.shown_of(extrapolation.variants(jobs, tables.job_names(jobs)), plain=True)
-        table = published_lengths.beside(losses, plain, 64, (1, 2, 4), 4)
+    theirs = pd.read_csv(where.PUBLISHED / "length_extrapolation.csv").query("base == 'dense'")
+    mean = {length: float(np.exp(np.log(own).mean())) for length, own in theirs.groupby("eval_length")["perplexity"]}
+    for rises in ("Dense", "Fibonacci, linear ramp"):
+        study = results("03_extrapolation", lambda name, length, _, rises=rises: 3 + (length > 64) * (name == rises))[2].study
+        table = extrapolation.beside_published(study, (1, 2, 4), 4)
         dense = table.loc[("Dense", 4)]
         assert dense["published, %"] == pytest.approx(100 * (mean[4096] / mean[1024] - 1))
         assert dense["ours, %"] == pytest.approx(100 * math.expm1(rises == "Dense"), abs=1e-6)
-        said = published_lengths.say(table)
-        assert ("Dense" in said.partition("Otherwise")[0]) == (same == "Dense") and "one seed" in said
+        assert list(extrapolation.relative(study, {"Dense": (study["Dense"], "")}, 8).values())[0].loc[1.0, "Dense"] == 1
+
+
+def test_when_a_change_at_evaluation_helps_or_hurts_then_the_tables_of_variants_show_it():
+    changed = {"rope=ntk": 0.1, extrapolation.FROZEN: 0.6}
+    study = results("03_extrapolation", lambda series, length, variant: 3.0 + (length > 64) * changed.get(variant, 0.5))[2].study
+    helped = extrapolation.variants(study, "Dense")
+    assert len(helped) == 6 and all(model == study["Dense"] for model, _ in helped.values())
+    growth = extrapolation.growth_table(study, helped, 256)
+    assert growth["estimate"].to_dict() == pytest.approx({**dict.fromkeys(helped, 0.5), "Dense, rope=ntk": 0.1})
+    curves = extrapolation.curves(study, helped).loc[256]
+    assert curves["Dense"] / curves["Dense, rope=ntk"] == pytest.approx(math.exp(0.4))
+    frozen = extrapolation.frozen_against_rebuilt(study, 256)
+    assert frozen["estimate"].to_dict() == pytest.approx({"Fibonacci, linear ramp": 0.1, "Powers of two, linear ramp": 0.1})
+    context = extrapolation.context_table(study, helped, study["Local window, equal edges"], 256)
+    assert context["estimate"].abs().max() < 1e-9                      # a loss that does not change with the position
 
 
 # Notebook 4

@@ -1,151 +1,34 @@
-"""Notebook 3: what happens beyond the training length; audit rows 1 to 4."""
+"""Notebook 3: what happens beyond the training length, and the published change of perplexity beside ours."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
 
 from lib import rope
-from lib.patterns import Pattern, build
+from lib.patterns import Pattern
 from suite import published
-from suite.experiments.base import Job
-from suite.study.conclusions import FLAT, compared, grown, listing
-from suite.study.findings.shared import interval, row
-from suite.study.losses import Losses
-from suite.study.stats import Interval, mean_interval, paired_difference
+from suite.study.comparisons import context_gain
+from suite.study.frames import Model, Study, row
+from suite.study.tables import select
 
-Variants = dict[str, tuple[str, str]]
-
-
-def variants(jobs: Sequence[Job], names: Sequence[str]) -> Variants:
-    """Every model and changed model by the name that figures give it: the model's name and the variant's."""
-    found: Variants = {}
-    for job, name in zip(jobs, names, strict=True):
-        for evaluation in job.evaluations:
-            variant = dict(evaluation.parameters).get("variant", "")
-            found[f"{name}, {variant}" if variant else name] = (name, variant)
-    return found
+FROZEN = "rungs=frozen"         # the variant that keeps the rungs of the training length
+Changed = Mapping[str, tuple[Model, str]]           # models as they are evaluated, by name: the model and the variant
 
 
-def rungs_added(pattern: Pattern, trained: int, length: int) -> dict[int, tuple[int, ...]]:
-    """Distances that each layer attends at `length` and does not have at `trained`, by layer; only layers with some."""
-    added = {layer: sorted(set(pattern.plan(layer, length).distances) - set(pattern.plan(layer, trained).distances))
-             for layer in range(pattern.layers)}
-    return {layer: tuple(new) for layer, new in added.items() if new}
-
-
-def say_rungs_added(name: str, added: dict[int, tuple[int, ...]], layers: int, factor: float) -> str:
-    """Audit row 2: whether a pattern queries distances that training has not shown."""
-    if not added:
-        return f"{name} queries no untrained distance at {factor:g} times the training length."
-    new = sorted({d for layer in added.values() for d in layer})
-    return (f"{name} adds untrained distances at {factor:g} times the training length in {len(added)} of {layers} layers "
-            f"({min(added)} to {max(added)}): {new[0]} to {new[-1]}.")
-
-
-def paper_rungs(base: str, schedule: str, window: int = 8) -> str:
-    """The same for the paper's own models, from 1024 to 4096 tokens."""
-    pattern = build("scaled_base", layers=16, heads=8, base=base, schedule=schedule, window=window)
-    name = f"The paper's {published.series(base, schedule)} (W = {window})"
-    return say_rungs_added(name, rungs_added(pattern, 1024, 4096), 16, 4)
-
-
-def growth_table(losses: Losses, shown: Variants, short: int, long: int) -> pd.DataFrame:
-    """Loss at `long` minus that of the unchanged model at `short`, on the same tokens (nats), with intervals."""
-    rows = [row(losses.growth(model, short, long, variant), name=name) for name, (model, variant) in shown.items()]
-    return pd.DataFrame(rows).set_index("name").sort_values("estimate")
-
-
-def say_growth(table: pd.DataFrame, factor: float, names: Sequence[str]) -> str:
-    """One sentence a model: rises, stays flat, falls."""
-    return " ".join(grown(name, interval(table.loc[name]), factor) for name in names if name in table.index)
-
-
-def say_headline(table: pd.DataFrame, factor: float) -> str:
-    """The paper's headline, and what the local control says of it (audit rows 2 to 4)."""
-    signs = {name: interval(own).sign(FLAT) for name, own in table.iterrows()}
-    kinds = {"above": f"rises by more than {FLAT} nats", "within": f"stays flat (within {FLAT} nats)",
-             "below": f"falls by more than {FLAT} nats", "undecided": "cannot be placed"}
-    parts = [f"the loss of {listing([name for name, own in signs.items() if own == sign])} {words}"
-             for sign, words in kinds.items() if sign in signs.values()]
-    return f"At {factor:g} times the training length {'; '.join(parts)}."
-
-
-def say_controls(losses: Losses, proposals: Sequence[str], control: str, length: int) -> str:
-    """Audit row 4: is a proposal better than a window of as many keys at the longest length?"""
-    said = [compared(name, control, losses.difference(name, control, length=length))
-            for name in proposals if name != control]
-    return f"At {length} tokens: " + " ".join(said)
-
-
-def best_rescue(table: pd.DataFrame, model: str = "Dense") -> str:
-    """Which change at evaluation helps the dense model most."""
-    own = table[[name == model or name.startswith(f"{model}, ") and "=" in name for name in table.index]]
-    if len(own) < 2:
-        return f"No change to {model} at evaluation was asked for."
-    best = own["estimate"].idxmin()
-    if own.loc[model, "low"] <= 0:
-        return (f"{model} loses nothing measurable beyond its training length; lowest of it and {len(own) - 1} changes: "
-                f"{best}.")
-    if best == model:
-        return f"No change at evaluation lowers the loss of {model}."
-    saved = own.loc[model, "estimate"] - own.loc[best, "estimate"]
-    return (f"Of {len(own) - 1} changes at evaluation, {best} helps {model} most: {saved:.3f} of the "
-            f"{own.loc[model, 'estimate']:.3f} nats that it loses ({100 * saved / own.loc[model, 'estimate']:.0f} %).")
-
-
-def frozen_against_rebuilt(losses: Losses, shown: Variants, length: int) -> pd.DataFrame:
-    """Loss with the rungs of the training length minus that with rebuilt ones, for models whose rungs grow."""
-    rows = [row(paired_difference(losses.windows(model, length, variant), losses.windows(model, length)), name=model)
-            for model, variant in shown.values() if variant == "rungs=frozen"]
-    return pd.DataFrame(rows, columns=["name", "estimate", "low", "high"]).set_index("name")
-
-
-def say_frozen(table: pd.DataFrame) -> str:
-    """The paper's explanation, tested: do the untrained rungs hurt?"""
-    if table.empty:
-        return "No pattern here gains rungs beyond the training length, so frozen and rebuilt rungs are the same."
-    said = []
-    for name, own in table.iterrows():
-        found = interval(own)
-        word = {"below": "hurt", "above": "help"}.get(found.sign(), "make no measurable difference to")
-        slightly = ", slightly" if found.sign() != "undecided" and abs(found.estimate) < FLAT else ""
-        said.append(f"the untrained rungs {word} {name}{slightly} (frozen minus rebuilt: {found.text()} nats)")
-    sentence = "; ".join(said)
-    return sentence[0].upper() + sentence[1:] + "."
-
-
-def context_gain(losses: Losses, shown: Variants, trained: int, long: int) -> pd.DataFrame:
-    """Does context beyond the training length help? Loss at positions from `trained` on, minus that in the half window
-    before, in the same windows of `long` tokens (nats). What the text itself adds is alike for all models."""
-    rows = []
-    for name, (model, variant) in shown.items():
-        beyond = losses.windows(model, long, variant, (trained, long))
-        before = losses.windows(model, long, variant, (trained // 2, trained))
-        rows.append(row(paired_difference(beyond, before), name=name))
-    return pd.DataFrame(rows).set_index("name").sort_values("estimate")
-
-
-def say_contexts(losses: Losses, shown: Variants, control: str, trained: int, long: int) -> str:
-    """Whether context beyond the training length lowers the loss of each model, measured against a control to which it is
-    invisible, so that what the text itself does at those positions cancels."""
-    def gain(of: str) -> list[np.ndarray]:
-        model, variant = shown[of]
-        pairs = zip(losses.windows(model, long, variant, (trained, long)),
-                    losses.windows(model, long, variant, (trained // 2, trained)), strict=True)
-        return [beyond - before for beyond, before in pairs]
-    theirs, groups = gain(control), {"lowers": [], "raises": [], "does not measurably change": []}
-    for name in shown:
-        if name != control:
-            found: Interval = mean_interval([a - b for a, b in zip(gain(name), theirs, strict=True)])
-            word = {"below": "lowers", "above": "raises"}.get(found.sign(), "does not measurably change")
-            groups[word].append(f"{name} ({found.text()})")
-    parts = [f"{word} the loss of {listing(names)}" for word, names in groups.items() if names]
-    return f"Context beyond the training length, measured against {control} (nats a token): it {'; it '.join(parts)}."
+def variants(study: Study, *series: str) -> Changed:
+    """Every language model (or those of some series) as trained and as changed at evaluation, by the name in figures."""
+    models = [model for model in study.language_models if not series or model.labels.series in series]
+    named = {}
+    for model in models:
+        for evaluation in model.jobs[0].evaluations:
+            if evaluation.name == "perplexity":
+                variant = dict(evaluation.parameters).get("variant", "")
+                named[", ".join(filter(None, (model.name, variant)))] = model, variant
+    return named
 
 
 def rotated(x: torch.Tensor) -> torch.Tensor:
@@ -154,22 +37,47 @@ def rotated(x: torch.Tensor) -> torch.Tensor:
     return rope.rotate(x.transpose(1, 2), turn).transpose(1, 2)
 
 
-def of_model(everything: Variants, model: str) -> Variants:
-    """One model, as it is and changed at evaluation."""
-    return {name: own for name, own in everything.items() if own[0] == model}
+def rungs_added(patterns: Mapping[str, Pattern], trained: int, length: int) -> pd.DataFrame:
+    """Audit row 2: layers that attend distances at `length` which they do not have at `trained`, and the range of these."""
+    rows = []
+    for name, pattern in patterns.items():
+        if pattern.name == "scaled_base":
+            added = [set(pattern.plan(layer, length).distances) - set(pattern.plan(layer, trained).distances)
+                     for layer in range(pattern.layers)]
+            new = sorted(set().union(*added))
+            rows.append({"name": name, "layers with untrained distances": sum(map(bool, added)), "layers": pattern.layers,
+                         "untrained distances": f"{new[0]} to {new[-1]}" if new else "none"})
+    return pd.DataFrame(rows).set_index("name") if rows else pd.DataFrame()
 
 
-def relative(runs: pd.DataFrame, names: Sequence[str], published_table: pd.DataFrame,
-             window: int = 8) -> dict[str, pd.DataFrame]:
-    """Perplexity over that at the training length, by length over training length: published models and ours."""
-    def scaled(table: pd.DataFrame) -> pd.DataFrame:
-        return (table / table.iloc[0]).set_axis(table.index / table.index[0])
-    theirs = published_table.drop(columns="change, %")
-    theirs = theirs[[name == "Dense" or name.endswith(f"W={window}") for name in theirs.index]].T
-    theirs = theirs.rename(columns=lambda name: name.removesuffix(f", W={window}"))
-    return {f"published, FineWeb-Edu, W = {window}": scaled(theirs),
-            "here, mean over domains": scaled(curves(runs, names))}
+def curves(study: Study, chosen: Changed) -> pd.DataFrame:
+    """Perplexity (exp of the mean loss over domains and seeds): rows are lengths, columns models with their variants."""
+    rows = select(study.table, "nll")
+    loss = rows.assign(variant=rows["variant"].fillna("")).groupby(["name", "variant", "length"])["value"].mean()
+    return pd.DataFrame({name: np.exp(loss[model.name, variant]) for name, (model, variant) in chosen.items()})
 
+
+def growth_table(study: Study, chosen: Changed, length: int) -> pd.DataFrame:
+    """Loss at `length` minus that of the unchanged model at the training length, on the same tokens (nats a token)."""
+    rows = [row(study.growth(model, length, variant), name=name) for name, (model, variant) in chosen.items()]
+    return pd.DataFrame(rows).set_index("name").sort_values("estimate")
+
+
+def frozen_against_rebuilt(study: Study, length: int) -> pd.DataFrame:
+    """Loss with the rungs of the training length minus that with rebuilt ones, for models whose rungs grow."""
+    rows = [row(study.difference(model, model, length=length, variant=FROZEN), name=model.name)
+            for model, variant in variants(study).values() if variant == FROZEN]
+    return pd.DataFrame(rows, columns=["name", "estimate", "low", "high", "seeds"]).set_index("name")
+
+
+def context_table(study: Study, chosen: Changed, control: Model, length: int) -> pd.DataFrame:
+    """What context beyond the training length changes, of each model minus the same of the control (`context_gain`)."""
+    rows = [row(context_gain(study, model, control, length, variant), name=name)
+            for name, (model, variant) in chosen.items() if model != control]
+    return pd.DataFrame(rows).set_index("name").sort_values("estimate")
+
+
+# Published
 
 def published_table(dataset: str = "fineweb_edu") -> pd.DataFrame:
     """Published perplexity at 1024, 2048 and 4096 tokens, with the change in per cent."""
@@ -178,28 +86,28 @@ def published_table(dataset: str = "fineweb_edu") -> pd.DataFrame:
     return table.drop(columns=["series", "window"]).set_index("model").sort_values("change, %")
 
 
-def say_published(table: pd.DataFrame, limit: float = 2.0) -> str:
-    """Audit row 3: which published sparse models do degrade."""
-    change = table["change, %"].drop("Dense")
-    worse = change[change > limit]
-    listed = listing([f"{name} ({value:+.1f} %)" for name, value in worse.items()])
-    return (f"Published, at 4 times the training length: dense {table.loc['Dense', 'change, %']:+.0f} %; of "
-            f"{len(change)} sparse models "
-            f"{len(worse)} rise by more than {limit:g} %: {listed}.")
+def relative(study: Study, chosen: Changed, window: int = 8) -> dict[str, pd.DataFrame]:
+    """Perplexity over that at the training length, by length over training length: published models and ours."""
+    def scaled(table: pd.DataFrame) -> pd.DataFrame:
+        return (table / table.iloc[0]).set_axis(table.index / table.index[0])
+    table = published.degradation().drop(columns="change, %").reset_index()
+    theirs = table[table["window"].isin([-1, window])].drop(columns="window").set_index("series").T
+    return {f"published, FineWeb-Edu, W = {window}": scaled(theirs), "here, mean over domains": scaled(curves(study, chosen))}
 
 
-def curves(runs: pd.DataFrame, names: Sequence[str] = ()) -> pd.DataFrame:
-    """Perplexity (exp of the mean loss over domains and seeds): rows are lengths, columns models with their variants."""
-    from suite.study.tables import select
-    rows = select(runs, "nll")
-    variant = rows["variant"].fillna("")
-    rows = rows.assign(name=rows["name"] + variant.where(variant == "", ", " + variant))
-    table = np.exp(rows.groupby(["length", "name"])["value"].mean().unstack())
-    return table[list(names)] if len(names) else table
-
-
-def shown_of(everything: Variants, **kinds: Any) -> Variants:
-    """A part of the variants: `rope=True` those of the rotary embedding, `plain=True` the unchanged models, and so on."""
-    def kind(variant: str) -> str:
-        return variant.partition("=")[0] or "plain"
-    return {name: own for name, own in everything.items() if kinds.get(kind(own[1]), False)}
+def beside_published(study: Study, factors: Sequence[int], window: int) -> pd.DataFrame:
+    """Change of perplexity from the training length, per cent: published (means over datasets, at our window or W = 8) and
+    ours, with its interval; one row a series and factor."""
+    table = published.read("length_extrapolation")
+    at = window if window in set(table["window"]) else 8
+    table = table[(table["window"] == at) | table["window"].isna()]
+    logs = table.assign(nll=np.log(table["perplexity"])).groupby(["series", "eval_length"])["nll"].mean()
+    rows = []
+    for model in [model for model in study.language_models if (model.labels.series, 1024) in logs.index]:
+        for factor in [f for f in factors if f > 1 and (model.labels.series, 1024 * f) in logs.index]:
+            theirs = logs[model.labels.series, 1024 * factor] - logs[model.labels.series, 1024]
+            ours = study.growth(model, factor * model.length)
+            rows.append({"series": model.labels.series, "times the length": factor, "published, %": 100 * np.expm1(theirs),
+                         "ours, %": 100 * np.expm1(ours.estimate), "low": 100 * np.expm1(ours.low),
+                         "high": 100 * np.expm1(ours.high), "seeds": ours.seeds})
+    return pd.DataFrame(rows).set_index(["series", "times the length"])
