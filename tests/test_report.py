@@ -281,7 +281,7 @@ def test_when_writing_fails_then_the_last_page_stays_and_nothing_else(site, monk
             raise OSError("disk full")
         move(source, target)
     monkeypatch.setattr("os.replace", broken)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(SuiteError, match="disk full"):
         site.build(claims=[])
     assert site.index.read_bytes() == before
     assert {path.name for path in site.index.parent.iterdir()} == {"index.html", "ledger.json"}

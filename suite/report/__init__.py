@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from suite.report.status import NotebookStatus
+
 __all__ = ["NotebookStatus", "build"]
-
-
-@dataclass(frozen=True)
-class NotebookStatus:
-    """Where a notebook stands: waiting, running, done (executed just now), fresh (nothing had changed) or failed."""
-    state: str
-    error: str = ""                # of a failed notebook: the message, with the traceback or without
-    seconds: float | None = None   # of its execution
 
 
 def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") -> Path:
@@ -27,6 +20,5 @@ def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") 
     page and for judging; empty: the offline corpus. Raises `SuiteError` for tables or notebooks that are not what the
     suite writes, naming the file.
     """
-    from suite.report.build import \
-        write  # nbconvert and matplotlib are imported only when there is a page to write
+    from suite.report.page import write          # nbconvert and matplotlib: imported when there is a page to write
     return write(profile, status, corpus)

@@ -18,10 +18,11 @@ from lib.errors import one_of
 from lib.files import write_atomically
 from lib.text import duration
 from suite.experiments.base import COLUMNS
-from suite.report import NotebookStatus, ledger, pages, pictures, summary
+from suite.report import ledger, pages, pictures, summary
 from suite.report.facts import Facts
 from suite.report.ledger import Row
 from suite.report.pages import Section
+from suite.report.status import NotebookStatus
 
 if TYPE_CHECKING:
     from suite.claims import Judgement
@@ -62,7 +63,7 @@ class Entry:
 
 
 def write(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") -> Path:
-    """See `suite.report.build`."""
+    """The page and what stands beside it: see `build` in `suite.report`."""
     for name, notebook in status.items():
         one_of(notebook.state, WORDS, f"state of notebook {name}")
     finished = [name for name, notebook in status.items() if notebook.state in DONE]
