@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,24 +16,27 @@ from suite.experiments.all_patterns import LITERATURE, at_equal_edges, bigbird_s
 from suite.experiments.common import Recipe
 from suite.settings import profiles
 from suite.settings.parameters import parameters_of
-from suite.study.findings import all_patterns as found
-from suite.study.findings import shared
-from suite.study.losses import Losses
+from suite.study.findings import all_patterns as field
+from suite.study.frames import Study, stack_of
 
 NAME = "08_all_patterns"
 pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
 
 
-def results(loss):
-    """Jobs, table and losses of `small` whose models have the loss `loss(series, length)`."""
-    jobs = planned(NAME, "small")
-    database = MadeUpDatabase(lambda job, length, variant: loss(job.labels.series, length))
-    return jobs, experiment(NAME).table(jobs, database), Losses(jobs, database)
+class MadeUp(MadeUpDatabase):
+    """`loss(series, length)` for every model, and what it gains on a domain."""
+
+    def __init__(self, loss=lambda series, length: 3.0, gain=lambda series, domain: 0.0):
+        super().__init__(lambda job, length, variant: loss(job.labels.series, length))
+        self.gain = gain
+
+    def windows(self, job, length, variant, domain):
+        return super().windows(job, length, variant, domain) - self.gain(job.labels.series, domain)
 
 
-def stack(job):
-    run = job.run
-    return build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
+def study(*args, **kwargs) -> Study:
+    """The models of `small` with losses that `MadeUp` makes."""
+    return Study(planned(NAME, "small"), MadeUp(*args, **kwargs), NAME)
 
 
 # The plan
@@ -49,10 +51,10 @@ def test_when_patterns_are_listed_then_none_of_the_literature_is_forgotten():
 def test_when_small_is_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_its_mask():
     jobs = planned(NAME, "small")
     ramp = next(job for job in jobs if job.labels.series == "Fibonacci, linear ramp")
-    T, goal = ramp.run.train.length, sum(stack(ramp).mask(layer, 256).sum() / 4 for layer in range(8))
+    T, goal = ramp.run.train.length, sum(stack_of(ramp.run).mask(layer, 256).sum() / 4 for layer in range(8))
     assert T == 256 and len(jobs) == len(parameters_of(NAME)().patterns) + 1
     for job in jobs:
-        pattern = stack(job)
+        pattern = stack_of(job.run)
         pairs = sum(pattern.mask(layer, T).sum() / pattern.heads for layer in range(pattern.layers))
         if job.labels.role == "baseline":
             assert pairs == 8 * T * (T + 1) / 2
@@ -64,8 +66,7 @@ def test_when_the_window_sweep_has_a_model_then_its_run_is_the_same():
     sweep = {job.run for job in planned("01_window_sweep", "small")}
     shared_series = {job.labels.series for job in planned(NAME, "small") if job.run in sweep}
     assert shared_series >= {"Dense", "Local window, equal edges", "Random offsets, equal edges",
-                             "Fibonacci, linear ramp",
-                             "Fibonacci, coprime ramp"}
+                             "Fibonacci, linear ramp", "Fibonacci, coprime ramp"}
 
 
 def test_when_series_are_named_then_each_is_one_and_roles_are_those_of_the_figures():
@@ -110,22 +111,8 @@ def test_when_bigbird_is_matched_then_window_and_global_keys_are_three_to_two():
 
 # Properties
 
-@pytest.mark.parametrize("name, own", [
-    ("local", {"window": (3, 7)}), ("bigbird", {"window": 2}), ("streaming_sinks", {"window": 2, "sinks": 3}),
-    ("dilate_former", {"window": 3}), ("longnet", {"segment": 5}),
-    ("scaled_base", {"window": 2, "schedule": "linear"})])
-def test_when_distances_are_counted_then_they_are_those_of_the_masks(name, own):
-    pattern, T = build(name, layers=2, heads=2, **own), 37
-    expected = np.zeros(T)
-    for layer in range(2):
-        for mask in pattern.mask(layer, T):
-            for i, j in zip(*mask.nonzero(), strict=True):
-                expected[i - j] += 0.5
-    assert found.distance_counts(pattern, T) == pytest.approx(expected)
-
-
 def test_when_a_window_is_measured_then_its_properties_are_those_by_hand():
-    table = found.properties({"a": build("local", layers=3, heads=2, window=4)}, 33, 2)
+    table = field.properties({"a": build("local", layers=3, heads=2, window=4)}, 33, 2)
     row = table.iloc[0]
     counts = np.array([33 - d for d in range(5)])
     assert row["mean distance, tokens"] == pytest.approx((counts * np.arange(5)).sum() / counts.sum())
@@ -138,63 +125,48 @@ def test_when_a_window_is_measured_then_its_properties_are_those_by_hand():
 
 def test_when_heads_have_windows_of_their_own_then_the_narrowest_is_told():
     pattern = build("local", layers=2, heads=2, window=((4, 3), (1, 8)))
-    assert found.properties({"a": pattern}, 40, 2)["keys a query of the narrowest head"].iloc[0] == (40 + 39) / 40
+    assert field.properties({"a": pattern}, 40, 2)["keys a query of the narrowest head"].iloc[0] == (40 + 39) / 40
+    assert field.head_counts(pattern, 40)[0, 1].tolist() == [40, 39, 38, 37] + 36 * [0]
 
 
-@pytest.mark.parametrize("sign, word", [(1, "higher"), (-1, "lower")])
-def test_when_a_property_orders_the_losses_then_the_sentence_says_which_way(sign, word):
+@pytest.mark.parametrize("sign", [1, -1])
+def test_when_a_property_orders_the_losses_then_its_correlation_says_which_way(sign):
     rng = np.random.default_rng(0)
     index = [f"m{n}" for n in range(20)]
-    table = pd.DataFrame({"mean distance": np.arange(20.0), "noise": rng.random(20)}, index=index)
-    loss = pd.Series(3 + sign * 0.01 * np.arange(20.0), index=table.index)
-    said = found.say_predictors(found.predictors(table, loss), 20, 256)
-    assert f"mean distance ({word} loss with more of it, Spearman {sign:+d}.00)" in said and "noise" not in said
-    shuffled = pd.Series(rng.permutation(loss.to_numpy()), index=table.index)
-    assert "no property predicts" in found.say_predictors(found.predictors(table, shuffled), 20, 256)
+    table = pd.DataFrame({"distance": np.arange(20.0), "noise": rng.random(20), "same": 1.0}, index=index)
+    loss = pd.Series(3 + sign * 0.01 * np.arange(20.0), index=index)
+    ordered = field.predictors(table, loss.sample(frac=1, random_state=0))
+    assert ordered.loc["distance", "Spearman"] == pytest.approx(sign)
+    assert ordered.index.tolist() == ["distance", "noise"]
+    assert ordered.loc["distance", "p, Holm"] < 1e-6 and ordered.loc["noise", "p, Holm"] > 0.05
+    shuffled = pd.Series(rng.permutation(loss.to_numpy()), index=index)
+    assert (field.predictors(table, shuffled)["p, Holm"] > 0.05).all()
 
 
-# Sentences
+# Tables
 
-def test_when_bigbird_is_better_than_the_window_then_the_answer_names_it_and_else_it_does_not():
-    def answer(loss):
-        jobs, runs, losses = results(lambda series, length: loss if series.startswith("BigBird") else 3.0)
-        table = found.overview(runs, jobs, (256, 1024))
-        local = shared.reference(runs, 6)
-        tables = {length: shared.against(losses, local, length=length) for length in (256, 1024)}
-        return found.say_answer(tables, table["role"].to_dict(), local), found.say_ranks(table, (256, 1024), local,
-                                                                                       "Fibonacci, linear ramp")
-    better, ranks = answer(2.9)
-    assert ("At 256 tokens 1 of 21 patterns have a lower loss than Local window (BigBird), 0 of them a document's"
-            in better)
-    assert "and 0 a higher one" in better and "one seed" in better and "has BigBird, equal edges" in ranks
-    worse, ranks = answer(3.1)
-    assert "0 of 21 patterns have a lower loss than Local window, and 1 a higher one" in worse
-    assert "has BigBird" not in ranks
+def test_when_one_pattern_is_better_or_worse_than_the_window_then_the_table_counts_and_names_it():
+    made = study(lambda series, length: {"BigBird, equal edges": 2.9, "Longformer, equal edges": 3.1}.get(series, 3.0))
+    table = field.standing(made, {length: made.against(made.reference(6), length=length) for length in (256, 1024)})
+    assert table["whose is lower"].tolist() == ["BigBird", "BigBird"]
+    assert table.drop(columns="whose is lower").to_numpy().tolist() == [[21, 1, 1, 19]] * 2
+    assert field.overview(made, (256, 1024)).index[0] == "BigBird, equal edges"
 
 
-def test_when_only_code_gains_then_only_code_is_named():
-    jobs = planned(NAME, "small")
-
-    class OnCode(MadeUpDatabase):
-        def windows(self, job, length, variant, domain):
-            gain = 0.2 * (domain == "code") * (job.labels.series == "Power law")
-            return super().windows(job, length, variant, domain) - gain
-    losses = Losses(jobs, OnCode(lambda job, length, variant: 3.0))
-    table = found.by_domain(losses, "Local window, equal edges", ["Power law, sigma=0.85", "Dense"], DOMAINS, 256)
-    said = found.say_domains(table, "Local window, equal edges")
-    assert "docs: 0 of 2; code: 1 of 2 (Power law, sigma=0.85 (-0.200))." in said
-    cells = found.domain_cells(table)
+def test_when_only_code_gains_then_only_code_is_marked():
+    made = study(gain=lambda series, domain: 0.2 * (domain == "code" and series == "Power law"))
+    cells = field.by_domain(made, made.reference(6))
+    assert cells.columns.tolist() == list(DOMAINS) and cells.index[0] == "Power law, sigma=0.85"
     assert cells.loc["Power law, sigma=0.85", "code"] == (pytest.approx(-0.2), True)
-    assert not cells.loc["Dense", "docs"][1]
-    assert cells.index[0] == "Power law, sigma=0.85"
+    assert not cells.loc["Power law, sigma=0.85", "docs"][1] and not cells.loc["Dense", "code"][1]
 
 
 def test_when_cost_is_counted_then_equal_pairs_are_equal_operations_and_dense_has_its_own():
-    jobs, runs, _ = results(lambda series, length: 3.0)
-    table = found.overview(runs, jobs, (256,))
+    table = field.overview(study(lambda series, length: np.log(20.0 if length == 256 else 30.0)), (256, 1024))
     column = table["attention, Mflop a token"]
     sparse = column[table["role"] != "baseline"]
     assert sparse.max() / sparse.min() < 1.02
     model = profiles.load("small").model
     assert column["Dense"] == pytest.approx(3 * 4 * model.heads * model.head_dim * model.layers * 257 / 2 / 1e6)
-    assert "times their attention operations" in found.say_cost(table)
+    assert table["keys a query"]["Dense"] == 257 / 2
+    assert table["perplexity at 1024"].mean() == pytest.approx(1.5 * table["perplexity at 256"].mean(), rel=0.01)
