@@ -23,7 +23,7 @@ ORDER = (
 )
 PACKAGES = ("lib", "data_prep", "suite")
 MOST_MODULES, MOST_COLUMNS = 14, 120
-UNTIL_ALL_IS_MOVED = pytest.mark.xfail(strict=False, reason="the rooms are being emptied")
+UNTIL_ALL_IS_MOVED = pytest.mark.xfail(strict=False, reason="not every room has its size yet")
 # Most lines of Python.
 BUDGETS = {"lib": 6_500, "patterns, model and training": 3_600, "all but tests": 20_500, "tests": 11_500}
 
@@ -97,12 +97,10 @@ def lines_of(*folders: str) -> int:
     return sum(len(file.read_text("utf-8").splitlines()) for file in files)
 
 
-@UNTIL_ALL_IS_MOVED
 def test_when_a_module_is_imported_then_its_room_is_not_above():
     assert upwards(imported()) == []
 
 
-@UNTIL_ALL_IS_MOVED
 def test_when_imports_are_followed_then_no_module_comes_back_to_itself():
     assert cycle(imported()) == []
 
@@ -124,7 +122,6 @@ def test_when_an_arrow_points_up_or_a_cycle_appears_then_it_is_named():
         "lib.a", "lib.b", "lib.c"}
 
 
-@UNTIL_ALL_IS_MOVED
 def test_when_a_room_is_opened_then_it_has_at_most_14_modules():
     rooms = Counter(file.parent for file in modules().values() if file.name != "__init__.py")
     crowded = {str(folder.relative_to(ROOT)): count for folder, count in rooms.items() if count > MOST_MODULES}
@@ -135,7 +132,7 @@ def test_when_a_room_is_opened_then_it_has_at_most_14_modules():
 @UNTIL_ALL_IS_MOVED
 @pytest.mark.parametrize(("folders", "most"), [
     (["lib"], BUDGETS["lib"]),
-    (["lib/patterns", "lib/model.py", "lib/training.py"], BUDGETS["patterns, model and training"]),
+    (["lib/patterns", "lib/model.py", "lib/rope.py", "lib/training.py", "lib/step.py"], BUDGETS["patterns, model and training"]),
     ([*PACKAGES, "tools"], BUDGETS["all but tests"]), (["tests"], BUDGETS["tests"])])
 def test_when_lines_are_counted_then_the_budgets_hold(folders, most):
     assert lines_of(*folders) <= most
