@@ -70,6 +70,7 @@ def written(folder: Path) -> int:
         return 0
 
 
+@pytest.mark.slow
 def test_when_killed_twice_and_started_again_then_weights_and_metrics_are_those_of_an_undisturbed_run(tmp_path):
     undisturbed = trained(LONG, tmp_path / "undisturbed")
     first = kill_after_checkpoints(tmp_path / "killed", 5)
