@@ -215,7 +215,7 @@ def test_when_everything_is_measured_then_every_measure_has_rows_with_all_that_a
         assert row.note or (row.ratio >= 0 and row.spread[0] <= row.ratio <= row.spread[1]
                             and row.rounds in (1, 3)), row
         assert row.pass_ in (*counting.PASSES, "step") and row.keys and row.machine and row.code and row.threads
-    time = tables.one(found, "time", backend="torch", against="dense", length=64, pass_="forward")
+    (time,) = rows.select(found, "time", backend="torch", against="dense", length=64, pass_="forward")
     assert time.ms > 0 and time.against_ms > 0
     assert {row.pattern for row in rows.select(found, "pattern")} >= {"scaled_base", "learned", "adaptive_span",
                                                                       "power_law"}

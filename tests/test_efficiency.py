@@ -1,10 +1,11 @@
-"""Notebook 7: its runs are notebook 1's, its sentences turn with the numbers, and it measures when nothing trains."""
+"""Notebook 7: its runs are notebook 1's, its tables follow the numbers, and it measures when nothing trains."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import pytest
+import torch
 from fake_jobs import events, job
 from made_up_results import MadeUpDatabase
 from plans import planned
@@ -13,17 +14,16 @@ from lib import paths
 from suite import published
 from suite.bench import cases
 from suite.bench import measure as bench
-from suite.bench import rows
+from suite.bench import rows, tables
 from suite.bench.rows import Row
-from suite.experiments import efficiency, experiment
+from suite.experiments.efficiency import measured as measured_rows
 from suite.run import stamps
 from suite.settings import profiles
 from suite.settings.machine import machine
-from suite.study.findings import efficiency as found
+from suite.study.findings import efficiency
+from suite.study.frames import Study
 
-BOTH = "forward+backward"
-
-
+BOTH = bench.BOTH
 pytestmark = pytest.mark.usefixtures("outputs")
 
 
@@ -47,13 +47,15 @@ def test_when_notebook_7_is_planned_then_it_trains_nothing_that_notebook_1_does_
 
 
 def test_when_runs_were_timed_then_tokens_a_second_are_told_against_dense():
-    table = experiment("07_efficiency").table(planned("07_efficiency"),
-                                              MadeUpDatabase(lambda job, length, variant: 3.0))
-    fast = table["series"] == "Fibonacci, learned"
-    table.loc[fast, "run_tokens_per_s"] = 2500.0
-    speed = found.throughput(table)
-    assert speed.index[0] == "Fibonacci, learned" and speed.loc["Fibonacci, learned", "over dense"] == 2.5
-    assert "Fibonacci, learned, at 2.50 times" in found.say_throughput(speed, 64)
+    jobs = planned("07_efficiency")
+    study = Study(jobs, MadeUpDatabase(lambda job, length, variant: 3.0), "07_efficiency")
+    dense = study.model("Dense").jobs[0]
+    table = efficiency.throughput(study)
+    speeds = {name: study.metrics(study[name].jobs[0])["run_tokens_per_s"].iloc[0] for name in table.index}
+    assert set(table.index) == {model.name for model in study.language_models}
+    for name, speed in speeds.items():
+        assert table.loc[name, "tokens a second"] == speed
+        assert table.loc[name, "time over dense"] == study.metrics(dense)["run_tokens_per_s"].iloc[0] / speed
 
 
 def test_when_the_machine_was_benched_with_this_code_then_the_notebook_shows_that_and_else_measures(monkeypatch):
@@ -65,16 +67,17 @@ def test_when_the_machine_was_benched_with_this_code_then_the_notebook_shows_tha
         return [row("time", 2.0)]
     monkeypatch.setattr(bench, "measure", measured)
     monkeypatch.setattr(bench, "code", lambda: "this code")
-    assert efficiency.measured(parameters, profile, print) == [row("time", 2.0)] and len(asked) == 1
+    assert measured_rows(parameters, profile, print) == [row("time", 2.0)] and len(asked) == 1
     assert asked[0].lengths == parameters.lengths and asked[0].step.train.length == parameters.step_length
     assert rows.read("smoke") == [row("time", 2.0)] and rows.read() == []
     benched = [row("time", 9.0, machine=machine(), code="this code")]
     rows.write(benched)
-    assert efficiency.measured(parameters, profile, print) == benched and len(asked) == 1
-    assert "make bench" in found.say_source(benched) and "this notebook" in found.say_source([row("time", 2.0)])
+    assert measured_rows(parameters, profile, print) == benched and len(asked) == 1
+    assert "make bench" in efficiency.say_source(benched)
+    assert "this notebook" in efficiency.say_source([row("time", 2.0)])
     for stale in ({"machine": "another"}, {"code": "older"}):
         rows.write([dataclasses.replace(benched[0], **stale)])
-        assert efficiency.measured(parameters, profile, print) == [row("time", 2.0)]
+        assert measured_rows(parameters, profile, print) == [row("time", 2.0)]
     assert len(asked) == 3
 
 
@@ -107,73 +110,68 @@ def test_when_a_benchmark_is_made_then_notebook_7_alone_is_out_of_date():
     assert (paths.NOTEBOOKS / f"{stamps.BENCHED}.ipynb").exists()
 
 
-# Sentences
+# Tables and sentences
+
+def test_when_tables_are_drawn_then_ways_have_names_and_the_reference_and_learned_distances_are_left_out():
+    measured = [row("flops", 1.0, against="peak"), row("memory_over_q", 4.7, against="q", mib=8.0),
+                *(row("memory_over_q", 60.0, backend=name, against="q")
+                  for name in ("reference", "cpu" + cases.LEARNED))]
+    assert list(efficiency.by_pass(measured, tables.memory)) == [BOTH]
+    assert efficiency.by_pass(measured, tables.memory)[BOTH].to_dict() == {"Suite: compiled, CPU": {1024: 8.0}}
+
 
 def test_when_the_backend_is_faster_or_slower_then_the_sentence_says_by_how_much():
-    assert "4 times (3.6 to 4.4) faster" in found.faster(row("time", 4.0))
-    assert found.faster(row("time", 0.5)).startswith("2 times (1.82 to 2.22) slower")
+    assert "4 times (3.6 to 4.4) faster" in efficiency.faster(row("time", 4.0))
+    assert efficiency.faster(row("time", 0.5)).startswith("2 times (1.82 to 2.22) slower")
     times = [row("time", ratio, length, against=against) for length, ratio in ((256, 0.8), (1024, 3.0), (4096, 9.0))
              for against in ("dense", "gather")]
-    said = found.say_times([row("time", 2.0, 4096, backend="torch"), *times])
-    assert said.startswith("At T = 4,096, forward and backward, Suite: compiled, CPU takes 2 ms: 9 times")
-    assert "faster than Dense SDPA from T = 1,024 on; at T = 256 it is not" in said
-    assert "every length measured, from T = 1,024 on" in found.lead([one for one in times if one.length > 256], "cpu")
-    assert "three rounds of four" in found.lead([row("time", 1.05, 4096)], "cpu")
+    said = efficiency.say_times([row("time", 2.0, 4096, backend="torch"), *times])
+    assert said.startswith("At T = 4,096, forward and backward, Suite: compiled, CPU is 9 times (8.1 to 9.9) faster")
+    assert "Dense SDPA and" in said and said.endswith("faster than dense in three rounds of four from T = 1,024 on.")
+    assert efficiency.say_times([row("time", 1.05, 4096)]).endswith("at no length measured.")
 
 
-def test_when_a_learned_alpha_costs_less_or_more_than_published_then_the_sentence_turns():
-    theirs = published.learned_cost()
-    for ratio, word in ((0.4 * theirs, "less than"), (2 * theirs, "more than"), (theirs, "no less than")):
-        said = found.say_learned([row("time", 2.0), row("learned_over_fixed", ratio, 256),
-                                  row("learned_over_fixed", ratio)])
-        assert f"{word} the published {theirs:.1f} times" in said and f"takes {ratio:.2f} times" in said
+def test_when_a_learned_alpha_is_told_then_it_stands_beside_the_published_cost():
+    rows_of_two = [row("time", 2.0), row("learned_over_fixed", 9.0, 256), row("learned_over_fixed", 1.5)]
+    said = efficiency.say_learned(rows_of_two)
+    assert "takes 1.50 times (1.35 to 1.65)" in said and "T = 1,024" in said
+    assert f"took {published.learned_cost():.1f} times as long" in said
 
 
-def test_when_the_nearer_bound_changes_then_the_sentence_names_it():
-    for flops, traffic, bound in ((3.0, 8.0, "arithmetic"), (8.0, 3.0, "memory traffic")):
-        found_rows = [row("time", 2.0), row("flops", flops, against="peak"), row("bytes", traffic, against="peak")]
-        said = found.say_distance(found_rows)
-        assert f"the nearer bound is {bound}" in said and "200 G operations/s" in said
-        assert found.distance(found_rows).loc[1024, f"{BOTH}, arithmetic"] == flops
+def test_when_work_growth_and_patterns_are_tabled_then_the_numbers_are_the_rows():
+    measured = [row("flops", 3.0, against="peak"), row("bytes", 8.0, against="peak"),
+                row("length_growth", 4.2, 4096, against="T=1024"),
+                *(row("pattern", ratio, pattern=name, ms=10 / ratio, keys=keys)
+                  for name, ratio, keys in (("slow", 0.5, 90.0), ("quick", 9.0, 5.0)))]
+    assert tables.distance(measured, "cpu").loc[1024].to_dict() == {f"{BOTH}, arithmetic": 3.0, f"{BOTH}, traffic": 8.0}
+    assert list(tables.growth(measured).loc["cpu"]) == ["T=1024", "T=4096", 4.2, *measured[2].spread]
+    assert tables.growth([]).empty
+    assert tables.patterns(measured)[["estimate", "low"]].to_dict("index") == {
+        "quick": {"estimate": 9.0, "low": 9.0 * 0.9}, "slow": {"estimate": 0.5, "low": 0.5 * 0.9}}
 
 
-def test_when_memory_and_growth_are_told_then_the_numbers_are_the_rows():
-    memory = [row("time", 2.0), row("flops", 1.0, 4096, against="peak"), row("memory_over_q", 4.7, 4096, against="q"),
-              row("memory_over_q", 5.2, 4096, backend="dense", against="q"),
-              row("memory_over_q", 60.0, 4096, backend="cpu" + cases.LEARNED, against="q")]
-    said = found.say_memory(memory)
-    assert "takes 4.7 times the size of q" in said and "Dense SDPA 5.2" in said and "60" not in said
-    growth = [row("time", 2.0), row("length_growth", 4.2, 4096, against="T=1024")]
-    assert "From T = 1024 to T = 4,096" in found.say_growth(growth) and "grows 4.20 times" in found.say_growth(growth)
-    assert "needs a length and a quarter of it" in found.say_growth([row("time", 2.0)])
-
-
-def test_when_patterns_and_steps_are_told_then_best_and_worst_are_named():
-    patterns = [row("pattern", ratio, pattern=name, ms=10 / ratio, keys=keys)
-                for name, ratio, keys in (("slow", 0.5, 90.0), ("quick", 9.0, 5.0), ("middle", 3.0, 20.0))]
-    said = found.say_patterns(patterns)
-    assert "quick is fastest" in said and "slow slowest" in said and "slower than dense: slow" in said
-    assert list(found.patterns(patterns).index) == ["quick (5 keys)", "middle (20 keys)", "slow (90 keys)"]
-    steps = [row("training_step", ratio, 512, backend=name, against="dense fp32", pass_="step", ms=100 / ratio)
-             for name, ratio in (("sparse fp32", 1.5), ("sparse bf16", 4.0))]
-    assert "takes 25 ms as `sparse bf16`, 4 times" in found.say_training(steps)
-    assert "Suite: compiled, CPU: 0.30 of a call (2 ms)" in found.say_plans([row("plan", 0.3)])
-
-
-def test_when_something_was_not_measured_then_the_source_says_so():
+def test_when_something_was_not_measured_or_disturbed_then_the_source_says_so():
     lacking = Row("time", "gpu", "dense", "forward", 256, note="not available: a GPU that torch sees")
     large = [Row("time", "masked", "dense", "forward", T, note="left out: one call would need 6.0 GiB")
              for T in (8192, 16384)]
-    said = found.say_source([row("time", 2.0), lacking, *large])
-    assert "Not measured: gpu: a GPU that torch sees." in said
+    said = efficiency.say_source([row("time", 2.0, busy=0.02), lacking, *large])
+    assert "Not measured: gpu: a GPU that torch sees." in said and "Other processes" not in said
     assert "Not measured: masked: would need too much memory or time, at T = 8192 (forward), 16384 (forward)." in said
+    assert "Other processes used 35 % of the cores" in efficiency.say_source([row("time", 2.0, busy=0.35)])
 
 
-def test_when_other_processes_used_the_machine_then_it_is_said():
-    assert "Other processes used 35 % of the cores" in found.say_source([row("time", 2.0, busy=0.35)])
-    assert "Other processes" not in found.say_source([row("time", 2.0, busy=0.02)])
+@pytest.mark.parametrize("T", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_when_the_notebook_checks_then_every_way_agrees_with_the_reference_with_gradients(T, monkeypatch):
+    setting = cases.Setting(heads=2, kv_heads=2, head_dim=16) if T < 100 else cases.Setting()
+    errors = efficiency.errors(setting, T)
+    assert {"gather", "torch"} <= set(errors.index) and errors.max() <= 64 * torch.finfo(torch.float32).eps
+    dense = cases.Attention(cases.dense)
+    right = cases.attention
+    monkeypatch.setattr(cases, "attention", lambda name, *args, **more: dense if name == "gather"
+                        else right(name, *args, **more))
+    assert efficiency.errors(setting, T)["gather"] > 0.01
 
 
-def test_when_the_notebook_checks_then_gradients_and_counts_are_compared():
-    assert "torch" in found.check_equal(70) and "reference 0.0e+00" in found.check_equal(70)
-    assert "as torch counts them" in found.check_counts(16)
+def test_when_shares_of_blocks_are_counted_then_dense_keys_in_one_block_are_half_of_it():
+    shares = efficiency.block_shares(cases.Setting(window=127, rungs=1), [128])
+    assert shares.loc[128].tolist() == [100.0, 100 * 129 / 256]

@@ -18,9 +18,10 @@ def own_backend(rows: Sequence[Row]) -> str:
     return next(name for name in FASTEST if name in there)
 
 
-def one(rows: Sequence[Row], measure: str, **where: object) -> Row | None:
-    """The row that this asks for, if it was measured."""
-    return next(iter(select(rows, measure, **where)), None)
+def setting(row: Row) -> str:
+    """Machine, tensors and pattern of a measured row, in one line."""
+    return (f"{row.machine}, {row.threads} threads, {row.device}, {row.dtype}; batch x heads "
+            f"{row.heads.partition(',')[0]}, head size {row.head_dim}, {row.pattern}")
 
 
 def by_length(rows: Sequence[Row], value: str, columns: str = "backend") -> pd.DataFrame:
@@ -41,10 +42,9 @@ def faster(rows: Sequence[Row], pass_: str, against: str = "dense") -> pd.DataFr
     return by_length(select(rows, "time", pass_=pass_, against=against), "ratio")
 
 
-def learned(rows: Sequence[Row]) -> pd.DataFrame:
-    """Time of learned over fixed distances, one column a backend and pass."""
-    parts = {pass_: by_length(select(rows, "learned_over_fixed", pass_=pass_), "ratio") for pass_ in passes(rows)}
-    return pd.concat(parts, axis=1).swaplevel(axis=1).sort_index(axis=1)
+def learned(rows: Sequence[Row], pass_: str) -> pd.DataFrame:
+    """Time of learned over fixed distances."""
+    return by_length(select(rows, "learned_over_fixed", pass_=pass_), "ratio")
 
 
 def passes(rows: Sequence[Row]) -> list[str]:
@@ -59,15 +59,23 @@ def memory(rows: Sequence[Row], pass_: str, value: str = "mib") -> pd.DataFrame:
 def distance(rows: Sequence[Row], backend: str) -> pd.DataFrame:
     """How many times longer a call takes than its counted arithmetic, and its traffic, at the machine's peak."""
     return pd.DataFrame({
-        f"{pass_}, {measure}": by_length(select(rows, measure, backend=backend, pass_=pass_), "ratio")[backend]
-        for pass_ in passes(rows) for measure in ("flops", "bytes")})
+        f"{pass_}, {word}": by_length(select(rows, measure, backend=backend, pass_=pass_), "ratio")[backend]
+        for pass_ in passes(rows) for word, measure in (("arithmetic", "flops"), ("traffic", "bytes"))})
 
 
 def patterns(rows: Sequence[Row]) -> pd.DataFrame:
-    """Every pattern: keys a query, backend, time, and how many times faster than dense; fastest first."""
+    """Every pattern: keys a query, backend, time, and how many times faster than dense (estimate, and quartiles low and
+    high); fastest first."""
     lines = [{"pattern": row.pattern, "backend": row.backend, "keys a query": row.keys, "ms": row.ms,
-              "times faster": row.ratio} for row in select(rows, "pattern")]
+              "estimate": row.ratio, "low": row.spread[0], "high": row.spread[1]} for row in select(rows, "pattern")]
     return pd.DataFrame(lines).set_index("pattern").sort_values("ms")
+
+
+def growth(rows: Sequence[Row]) -> pd.DataFrame:
+    """How many times longer a call takes at the longest length than at a quarter of it, with quartiles."""
+    lines = [{"backend": row.backend, "from": row.against, "to": f"T={row.length}", "times longer": row.ratio,
+              "low": row.spread[0], "high": row.spread[1]} for row in select(rows, "length_growth")]
+    return pd.DataFrame(lines, columns=["backend", "from", "to", "times longer", "low", "high"]).set_index("backend")
 
 
 def plans(rows: Sequence[Row]) -> pd.DataFrame:
@@ -108,25 +116,24 @@ def disturbed(rows: Sequence[Row]) -> str:
 def text(rows: Sequence[Row]) -> str:
     """Everything for a terminal."""
     first = next(row for row in rows if row.ratio is not None)
-    parts = [f"{first.machine}, {first.threads} threads, {first.device}, {first.dtype}; batch x heads "
-             f"{first.heads.partition(',')[0]}, head size {first.head_dim}, {first.pattern}", disturbed(rows)]
+    parts = [setting(first), disturbed(rows)]
     for pass_ in passes(rows):
         parts += [titled(f"{pass_}: milliseconds of a call", times(rows, pass_), 3),
                   titled(f"{pass_}: times faster than dense SDPA", faster(rows, pass_), 1),
                   titled(f"{pass_}: times faster than the materialised gather", faster(rows, pass_, "gather"), 1)]
+        if select(rows, "learned_over_fixed", pass_=pass_):
+            parts.append(titled(f"{pass_}: learned over fixed distances, time", learned(rows, pass_), 2))
         if select(rows, "memory_over_q", pass_=pass_):
             parts.append(titled(f"{pass_}: extra memory, MiB", memory(rows, pass_), 1))
     backend = own_backend(rows)
-    parts += [titled("learned over fixed distances, time", learned(rows), 2),
-              titled(f"{backend}: time over counted work at the machine's peak", distance(rows, backend), 1)]
+    parts.append(titled(f"{backend}: time over counted work at the machine's peak", distance(rows, backend), 1))
     for title, measure, table in (("building plan or mask", "plan", plans),
                                   ("training step", "training_step", training),
-                                  ("every pattern at its defaults, forward+backward", "pattern", patterns)):
+                                  ("every pattern at its defaults, forward+backward", "pattern", patterns),
+                                  ("growth with length, forward+backward", "length_growth", growth)):
         if select(rows, measure):
             parts.append(titled(title, table(rows), 2))
-    grown = [f"growth with length, {row.backend}: {row.ratio:.2f} (T = {row.length} over {row.against})"
-             for row in select(rows, "length_growth")]
-    parts.append("\n".join([*grown, *(f"not measured, {line}" for line in left_out(rows))]))
+    parts.append("\n".join(f"not measured, {line}" for line in left_out(rows)))
     return "\n\n".join(filter(None, parts))
 
 

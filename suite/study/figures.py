@@ -63,7 +63,7 @@ LOOKS = {
     "Powers of two": Look(AMBER, "s", "--"), "Matched powers of two": Look(AMBER, "D", ":"),
     "Power law": Look(VERMILION), "Christoffel": Look(PURPLE),
     "SDPA with a mask": Look(GREY, "D", "--"), "Materialised gather": Look(VERMILION, "v", ":"),
-    "FlexAttention": Look(PURPLE, "P", "-."), "Reference": Look(LIGHT, "X", ":"),
+    "FlexAttention": Look(PURPLE, "P", "-."),
     "Suite: torch": Look(SKY, "o", "--"), "Suite: compiled": Look(BLUE), "": Look(BROWN),
 }
 SHADES = {"Power law": ("#f4a582", VERMILION, "#8a3d00", "#e8762c", "#5c2900", "#f9c6ae"),
