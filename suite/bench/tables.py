@@ -68,7 +68,7 @@ def patterns(rows: Sequence[Row]) -> pd.DataFrame:
     high); fastest first."""
     lines = [{"pattern": row.pattern, "backend": row.backend, "keys a query": row.keys, "ms": row.ms,
               "estimate": row.ratio, "low": row.spread[0], "high": row.spread[1]} for row in select(rows, "pattern")]
-    return pd.DataFrame(lines).set_index("pattern").sort_values("ms")
+    return pd.DataFrame(lines).set_index("pattern").sort_values("estimate", ascending=False)
 
 
 def growth(rows: Sequence[Row]) -> pd.DataFrame:
