@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 from made_up_results import WINDOWS, one, results
 from plans import planned
 from scipy import stats
 
-from lib.config import RunConfig, TrainConfig
+from lib.config import RunConfig
 from lib.errors import SuiteError
 from lib.patterns import build
 from suite.claims.measures import patterns as exact
@@ -22,8 +20,7 @@ from suite.plan.cost import training_flops
 from suite.study import tables
 from suite.study.conclusions import (compared, grown, listing, not_higher,
                                      ordered, verdict)
-from suite.study.findings import (extrapolation, learned_alpha, shared,
-                                  window_sweep)
+from suite.study.findings import extrapolation, shared, window_sweep
 from suite.study.frames import Study
 from suite.study.stats import (Interval, mean_interval, paired_difference,
                                sample_std, wilson)
@@ -125,30 +122,6 @@ def test_when_ours_is_beside_the_published_then_it_is_in_per_cent_of_fixed_rungs
     assert list(gain.index) == [0, 8, 16, 32] and np.allclose(gain["estimate"], 0.1)
 
 
-def test_when_alpha_moves_or_not_then_notebook_2_says_so():
-    def paths(last):
-        return {"M": pd.DataFrame({0: [1.0, last], 1: [1.0, 1.0]}, index=[0, 10])}
-    assert "Alpha of M moves by up to 0.300" in learned_alpha.say_moves(learned_alpha.moves(paths(1.3)))
-    assert "stays within 0.05" in learned_alpha.say_moves(learned_alpha.moves(paths(1.01)))
-    flat, steep = (pd.DataFrame({0: [low, 0.0], 1: [0.0, 0.001]}, index=[0.6, 1.4]) for low in (0.0, 0.5))
-    assert "flat to 0.02 nats in 2 of 2" in learned_alpha.say_landscape(flat)
-    assert "in 1 of 2 layers, not in 0" in learned_alpha.say_landscape(steep)
-
-
-def test_when_learning_is_slow_or_quick_then_its_cost_is_said():
-    _, runs, _ = results("02_learned_alpha", lambda series, length, variant: 3.0)
-    for speed, word in ((100.0, "more than"), (800.0, "less than")):
-        timed = runs.assign(run_tokens_per_s=np.where(runs["series"] == "Fibonacci, learned", speed, 1000.0))
-        assert f"costs {1000 / speed:.1f} times" in learned_alpha.say_speed(timed) and word in learned_alpha.say_speed(timed)
-
-
-def test_when_theta_can_travel_far_enough_then_the_ramps_ends_are_said_to_be_in_reach():
-    paper = TrainConfig()
-    assert learned_alpha.travel(paper) == pytest.approx(2.14, abs=0.01)
-    assert "cannot reach" in learned_alpha.say_travel(paper, "P")
-    assert "can come close" in learned_alpha.say_travel(replace(paper, theta_lr=10.0), "P")
-
-
 def test_when_operations_are_counted_then_they_are_those_of_the_matrices_and_pairs():
     run = RunConfig(planned("04_power_law_sigma")[0].run.pattern)
     embedding_and_norms = 32_768 * 512 + 512 + 16 * 1024
@@ -162,7 +135,6 @@ def test_when_the_papers_sizes_are_computed_then_the_audits_numbers_follow():
     assert exact.reach_difference(None).parts[0].value == 512 - 987    # row 1
     assert exact.distances_of_the_stack(None, window=8).parts[0].value == 133    # row 12
     assert exact.depths_without_coprime(None).parts[0].value == 4    # row 25: 2, 3, 4 and 6
-    assert learned_alpha.source_rows() == (29, 19)    # row 11
     grows = {schedule: exact.paper_pattern(schedule=schedule) for schedule in ("linear", "fixed")}
     table = extrapolation.rungs_added(grows | {"pow2": exact.paper_pattern("pow2", "linear")}, 1024, 4096)
     assert table["layers with untrained distances"].to_dict() == {"linear": 7, "fixed": 0, "pow2": 16}    # row 2

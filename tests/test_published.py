@@ -8,7 +8,7 @@ import pytest
 
 from lib.errors import SuiteError
 from suite import published
-from suite.study.findings import capacity_battery, extrapolation, learned_alpha, window_sweep
+from suite.study.findings import capacity_battery, extrapolation, window_sweep
 
 
 def test_when_tables_are_read_then_all_published_rows_are_there():
@@ -62,14 +62,6 @@ def test_when_the_battery_is_read_then_the_audits_facts_follow():
     assert set(battery.loc[battery["base"] == "dense", "task"]) == {"flops_context", "lego", "ruler_vt"}    # row 16
     assert battery.query("task == 'blimp' and metric == 'n_pairs'")["value"].max() == 800
     assert capacity_battery.published_battery().loc[("blimp", "accuracy")].notna().sum() >= 4
-
-
-def test_when_the_probe_is_read_then_cells_and_moves_are_those_of_the_audit():
-    said = learned_alpha.say_published_cells()
-    assert "seed 0: 0.748 and 0.463" in said and "seed 1: 0.003 and 0.000" in said    # row 8
-    assert "does not stay within 0.05" in said and "0.072" in said    # row 7: alpha 0.93
-    assert "0.245" in learned_alpha.published_moves() and "lands a rung" in learned_alpha.published_moves()    # row 6
-    assert learned_alpha.published_cells().shape == (12, 2)
 
 
 def test_when_position_losses_are_read_then_the_gain_is_smaller_in_the_first_bin():
