@@ -235,7 +235,7 @@ def intervals(tables: pd.DataFrame | Mapping[str, Any], *, x: str, y: str = "", 
         axes.set_title(title)
     fig.supxlabel(x, fontsize=9)
     if y or chance is not None:
-        fig.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        fig.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return fig
 
 

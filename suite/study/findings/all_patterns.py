@@ -1,4 +1,4 @@
-"""Notebook 8: every pattern at equal pairs: its perplexity and cost, its loss beside the local window, its properties."""
+"""Notebook 8: every pattern at equal pairs: its perplexity, cost and properties, its loss beside the local window."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from suite.study.frames import Model, Study, interval
 from suite.study.stats import holm
 from suite.study.tables import mean_loss, select
 
-RANK = "rank of the loss, 1 lowest"
 WORDS = {"below": "lower loss", "above": "higher loss", "undecided": "not told apart"}
 
 
@@ -28,10 +27,6 @@ def short(name: str) -> str:
 def sparse(study: Study) -> dict[str, Pattern]:
     """The pattern of each sparse model, by its name."""
     return {model.name: model.pattern for model in study.language_models if model.labels.role != "baseline"}
-
-
-def perplexity_at(length: int) -> str:
-    return f"perplexity at {length}"
 
 
 def overview(study: Study, lengths: Sequence[int]) -> pd.DataFrame:
@@ -51,8 +46,8 @@ def overview(study: Study, lengths: Sequence[int]) -> pd.DataFrame:
                      "attention's share, %": 100 * attention / whole})
     table = pd.DataFrame(rows).set_index("name")
     for length in lengths:
-        table[perplexity_at(length)] = np.exp(mean_loss(study.table, length))
-    return table.sort_values(perplexity_at(lengths[0]))
+        table[f"perplexity at {length}"] = np.exp(mean_loss(study.table, length))
+    return table.sort_values(f"perplexity at {lengths[0]}")
 
 
 def by_domain(study: Study, reference: Model) -> pd.DataFrame:
@@ -75,10 +70,9 @@ def standing(study: Study, tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
     for length, table in tables.items():
         rivals = table[[study[name].labels.role != "baseline" for name in table.index]]
         signs = corrected_signs([interval(row) for _, row in rivals.iterrows()])
-        names = {words: [short(name) for name, own in zip(rivals.index, signs, strict=True) if own == sign]
-                 for sign, words in WORDS.items()}
-        rows.append({"length": length, "patterns": len(rivals), **{words: len(names[words]) for words in names},
-                     "whose is lower": "; ".join(names["lower loss"])})
+        lower = [short(name) for name, sign in zip(rivals.index, signs, strict=True) if sign == "below"]
+        rows.append({"length": length, "patterns": len(rivals), "whose is lower": "; ".join(lower),
+                     **{words: signs.count(sign) for sign, words in WORDS.items()}})
     return pd.DataFrame(rows).set_index("length")
 
 
