@@ -50,7 +50,8 @@ def fill(database: Database, planned: Sequence[Job], rows_a_run: int) -> None:
         connection.execute("insert into arrays select id, 'right', ?, '[8]', ? from evaluations",
                            (np.dtype(np.float32).str, np.arange(8, dtype=np.float32).tobytes()))
         count = "with recursive n(i) as (select 0 union all select i + 1 from n where i + 1 < ?) insert into metrics "
-        connection.execute(f"""{count} select runs.id, null, 'train_loss', '', '', null, null, null, 8 * i, 4.0 / (1 + i)
+        connection.execute(f"""{count} select runs.id, null, 'train_loss', '', '', null, null, null, 8 * i,
+                                   4.0 / (1 + i)
                                from runs, n order by runs.id, i""", (rows_a_run // TRAINING_SHARE,))
         connection.execute(f"""{count} select run_id, id, 'accuracy', 'copying', '', 64, i, null, null, 0.5 + 0.0001 * i
                                from evaluations, n order by run_id, id, i""", (evaluated,))

@@ -68,7 +68,8 @@ class MadeUpDatabase:
             elif evaluation.name == "task":
                 for split in (job.run.data.source, "distance=8"):
                     where = (split, "", job.run.train.length)
-                    rows += [("accuracy", self.accuracy(job), *where), ("chance", 0.1, *where), ("count", 200.0, *where)]
+                    values = {"accuracy": self.accuracy(job), "chance": 0.1, "count": 200.0}
+                    rows += [(measure, value, *where) for measure, value in values.items()]
             elif evaluation.name == "battery":
                 for task in set(own["tasks"]) - {"in_context"}:
                     rows += [("accuracy", self.accuracy(job), task), ("chance", 0.25, task), ("count", 200.0, task)]

@@ -23,7 +23,8 @@ def simulated(rng: np.random.Generator, seeds: int, windows: int, between: float
 
 
 # Satterthwaite's interval of three seeds holds the truth in 92 to 95 % of the cases: where seeds and windows matter
-# alike, a small spread of the three is taken for none. Below this share of 300 a right interval falls once in a thousand.
+# alike, a small spread of the three is taken for none. Below this share of 300 a right interval falls once in a
+# thousand.
 LEAST = stats.binom.ppf(0.001, 300, 0.92) / 300
 
 

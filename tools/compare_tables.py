@@ -15,7 +15,8 @@ from pathlib import Path
 
 import yaml
 
-MEASURED = re.compile(r"second|minute|hour|time|tokens_per|per_s|_ms|mib|memory|bytes|rss|date|host|started|ended", re.I)
+MEASURED = re.compile(
+    r"second|minute|hour|time|tokens_per|per_s|_ms|mib|memory|bytes|rss|date|host|started|ended", re.I)
 CLAIMS = Path(__file__).resolve().parent.parent / "suite" / "claims" / "ledger.yaml"
 SHOWN = 20                    # differences that are printed
 

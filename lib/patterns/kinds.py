@@ -81,7 +81,8 @@ class RowPattern(Pattern):
     bidirectional = True
 
     def links(self, layer: int, length: int, head: int) -> Iterable[Link]:
-        """Queries and keys `(i, j)`, arrays that broadcast; repeats, and keys ahead or outside the text, are dropped."""
+        """Queries and keys `(i, j)`, arrays that broadcast; repeats, and keys ahead or outside the text, are
+        dropped."""
         raise NotImplementedError(f"{type(self).__name__} does not define links")
 
     def variant(self, layer: int, head: int) -> Hashable:

@@ -189,8 +189,8 @@ def task_table(study: Study) -> pd.DataFrame:
     for model in study.models:
         task = model.labels.task
         if not model.text and any(evaluation.name == "task" for evaluation in model.jobs[0].evaluations):
-            name = ", ".join(filter(None, (model.labels.series, f"W={model.labels.window}" if model.labels.window else "")))
-            rows.append(row(accuracy(sequences(study, model.jobs, task)), name=name, group=task,
+            window = f", W={model.labels.window}" if model.labels.window else ""
+            rows.append(row(accuracy(sequences(study, model.jobs, task)), name=model.labels.series + window, group=task,
                             chance=study.value(model.jobs[0], "chance", split=task, length=model.length)))
     columns = ["name", "group", "estimate", "low", "high", "seeds", "chance"]
     return pd.DataFrame(rows, columns=[*columns, "df"])[columns].set_index("name")

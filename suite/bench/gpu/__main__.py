@@ -38,7 +38,8 @@ def machine() -> Plain:
     if torch.cuda.is_available():
         gpu = torch.cuda.get_device_properties(0)
         facts |= {"device": gpu.name, "multiprocessors": gpu.multi_processor_count,
-                  "memory_mib": gpu.total_memory >> 20, "capability": [gpu.major, gpu.minor], "cuda": torch.version.cuda}
+                  "memory_mib": gpu.total_memory >> 20,
+                  "capability": [gpu.major, gpu.minor], "cuda": torch.version.cuda}
     return facts | {name: metadata.version(name) for name in ("torch", "triton", "numpy")}
 
 

@@ -23,11 +23,12 @@ def asked(study: Study) -> list[Model]:
 
 
 def battery_table(study: Study) -> pd.DataFrame:
-    """Accuracy of each model at each task (`group`), with its interval over items (and seeds, from three on) and chance."""
+    """Accuracy of each model at each task (`group`), with its interval over items (and seeds, from three on) and
+    chance."""
     rows = []
     for model in asked(study):
         metrics = study.metrics(model.jobs[0])
-        metrics = metrics[metrics["step"].isna() & ~metrics["split"].str.contains("/")]         # whole tasks, no subgroups
+        metrics = metrics[metrics["step"].isna() & ~metrics["split"].str.contains("/")]     # whole tasks, no subgroups
         for task in metrics.loc[metrics["measure"] == "accuracy", "split"]:
             rows.append(row(accuracy(items(study, model.jobs, task)), name=model.name, group=task,
                             chance=study.value(model.jobs[0], "chance", split=task), series=model.labels.series,
@@ -36,12 +37,12 @@ def battery_table(study: Study) -> pd.DataFrame:
 
 
 def in_context(study: Study) -> pd.DataFrame:
-    """In-context score by model (nats a token; below 0 the loss late in the context is lower than early in it), best first,
-    with its interval over windows (and seeds)."""
+    """In-context score by model (nats a token; below 0 the loss late in the context is lower than early in it), best
+    first, with its interval over windows (and seeds)."""
     domains, rows = len(study.database.corpus.domains), []
     for model in asked(study):
-        scores = np.stack([study.array(job, "battery", "in_context") for job in model.jobs]).astype(float)      # (S, windows)
-        rows.append(row(mean_interval(np.split(scores, domains, axis=1)), name=model.name))
+        scores = np.stack([study.array(job, "battery", "in_context") for job in model.jobs])         # (S, windows)
+        rows.append(row(mean_interval(np.split(scores.astype(float), domains, axis=1)), name=model.name))
     return pd.DataFrame(rows).set_index("name").sort_values("estimate")
 
 
@@ -53,15 +54,15 @@ def ladder(battery: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_distance(study: Study) -> pd.DataFrame:
-    """Accuracy on trained tasks by the distance to the answer, tokens (first of the octave), with intervals: one row a model
-    and distance (`bin`), the task as `group`."""
+    """Accuracy on trained tasks by the distance to the answer, tokens (first of the octave), with intervals: one row a
+    model and distance (`bin`), the task as `group`."""
     rows = []
     for model in [model for model in study.models if not model.text]:
         metrics = study.metrics(model.jobs[0])
         splits = metrics.loc[(metrics["measure"] == "accuracy") & metrics["split"].str.startswith("distance="), "split"]
         for split in splits:
-            rows.append(row(accuracy(sequences(study, model.jobs, split)), name=model.labels.series, group=model.labels.task,
-                            bin=int(split.removeprefix("distance=").partition("-")[0])))
+            rows.append(row(accuracy(sequences(study, model.jobs, split)), name=model.labels.series,
+                            group=model.labels.task, bin=int(split.removeprefix("distance=").partition("-")[0])))
     return pd.DataFrame(rows).sort_values("bin", kind="stable").set_index("name") if rows else pd.DataFrame()
 
 
@@ -78,11 +79,13 @@ def published_battery(window: int = 12) -> pd.DataFrame:
 def lambada_table(window: int = 12) -> pd.DataFrame:
     """Audit row 17: published perplexity of LAMBADA's target at one window: mean, lowest and highest seed."""
     table = published.read("battery").query("task == 'lambada' and metric == 'target_ppl' and window == @window")
-    return table.groupby("series")["value"].agg(estimate="mean", low="min", high="max", seeds="count").sort_values("estimate")
+    values = table.groupby("series")["value"]
+    return values.agg(estimate="mean", low="min", high="max", seeds="count").sort_values("estimate")
 
 
 def ramp_against_fixed(study: Study, window: int = 12) -> pd.DataFrame:
-    """Accuracy of the ramp minus that of fixed rungs by task: published (means over seeds), and ours, paired by item."""
+    """Accuracy of the ramp minus that of fixed rungs by task: published (means over seeds), and ours, paired by
+    item."""
     table = published.read("battery")
     theirs = table[table["window"] == window].pivot_table(index=["task", "metric"], columns="series", values="value")
     columns, rows = ["task", "published", "estimate", "low", "high", "seeds"], []

@@ -29,16 +29,18 @@ def residue_table(words: Mapping[str, tuple[int, int]], modulus: int = 8) -> pd.
     for name, (m, k) in words.items():
         ones = [o for o, carry in enumerate(carry_word(m, k)) if carry]
         gaps = sorted({b - a for a, b in zip(ones[:-1], ones[1:], strict=True)})
-        rows.append({"word": name, "gcd": math.gcd(m, k), "period": k // math.gcd(m, k), "gaps": ", ".join(map(str, gaps)),
-                     f"residues mod {modulus}": len({o % modulus for o in ones}),
+        rows.append({"word": name, "gcd": math.gcd(m, k), "period": k // math.gcd(m, k),
+                     "gaps": ", ".join(map(str, gaps)), f"residues mod {modulus}": len({o % modulus for o in ones}),
                      "coprime neighbours": str(coprime_neighbours(m, k))})
     return pd.DataFrame(rows).set_index("word")
 
 
 def residue_counts(patterns: Mapping[str, Pattern], length: int, modulus: int = 8) -> dict[str, pd.Series]:
     """How many distances of the first layer fall into each residue class; the query itself left out."""
-    distances = {name: [d for d in graph.layer_distances(pattern, 0, length) if d] for name, pattern in patterns.items()}
-    return {name: pd.Series(graph.residues(own, modulus), index=range(modulus)) for name, own in distances.items()}
+    def counts(pattern: Pattern) -> pd.Series:
+        distances = [d for d in graph.layer_distances(pattern, 0, length) if d]
+        return pd.Series(graph.residues(distances, modulus), index=range(modulus))
+    return {name: counts(pattern) for name, pattern in patterns.items()}
 
 
 def reach(distances: Sequence[int], depth: int, length: int) -> list[float]:
@@ -79,12 +81,14 @@ def by_window(study: Study, windows: Sequence[int]) -> dict[str, pd.DataFrame]:
 
 
 def gradient_norms(study: Study) -> pd.DataFrame:
-    """Norm of the loss's gradient by layer at the end of training (mean over seeds): rows are layers, columns models."""
+    """Norm of the loss's gradient by layer at the end of training (mean over seeds): rows are layers, columns
+    models."""
     return select(study.table, "gradient_norm").pivot_table(index="layer", columns="name", values="value")
 
 
 def cost_table(study: Study) -> pd.DataFrame:
     """Counted memory of the scores and the operations of attention, by language model."""
     rows = select(study.table, "attention_memory_ratio")
-    table = rows.groupby("name").agg(**{"score memory, dense / mask": ("value", "mean"), "keys a query": ("keys_per_query", "mean")})
+    columns = {"score memory, dense / mask": ("value", "mean"), "keys a query": ("keys_per_query", "mean")}
+    table = rows.groupby("name").agg(**columns)
     return table.sort_values("score memory, dense / mask", ascending=False)

@@ -20,7 +20,8 @@ Changed = Mapping[str, tuple[Model, str]]           # models as they are evaluat
 
 
 def variants(study: Study, *series: str) -> Changed:
-    """Every language model (or those of some series) as trained and as changed at evaluation, by the name in figures."""
+    """Every language model (or those of some series) as trained and as changed at evaluation, by the name in
+    figures."""
     models = [model for model in study.language_models if not series or model.labels.series in series]
     named = {}
     for model in models:
@@ -38,20 +39,22 @@ def rotated(x: torch.Tensor) -> torch.Tensor:
 
 
 def rungs_added(patterns: Mapping[str, Pattern], trained: int, length: int) -> pd.DataFrame:
-    """Audit row 2: layers that attend distances at `length` which they do not have at `trained`, and the range of these."""
+    """Audit row 2: layers that attend distances at `length` which they do not have at `trained`, and the range of
+    these."""
     rows = []
     for name, pattern in patterns.items():
         if pattern.name == "scaled_base":
             added = [set(pattern.plan(layer, length).distances) - set(pattern.plan(layer, trained).distances)
                      for layer in range(pattern.layers)]
             new = sorted(set().union(*added))
-            rows.append({"name": name, "layers with untrained distances": sum(map(bool, added)), "layers": pattern.layers,
-                         "untrained distances": f"{new[0]} to {new[-1]}" if new else "none"})
+            rows.append({"name": name, "layers with untrained distances": sum(map(bool, added)),
+                         "layers": pattern.layers, "untrained distances": f"{new[0]} to {new[-1]}" if new else "none"})
     return pd.DataFrame(rows).set_index("name") if rows else pd.DataFrame()
 
 
 def curves(study: Study, chosen: Changed) -> pd.DataFrame:
-    """Perplexity (exp of the mean loss over domains and seeds): rows are lengths, columns models with their variants."""
+    """Perplexity (exp of the mean loss over domains and seeds): rows are lengths, columns models with their
+    variants."""
     rows = select(study.table, "nll")
     loss = rows.assign(variant=rows["variant"].fillna("")).groupby(["name", "variant", "length"])["value"].mean()
     return pd.DataFrame({name: np.exp(loss[model.name, variant]) for name, (model, variant) in chosen.items()})
@@ -92,12 +95,13 @@ def relative(study: Study, chosen: Changed, window: int = 8) -> dict[str, pd.Dat
         return (table / table.iloc[0]).set_axis(table.index / table.index[0])
     table = published.degradation().drop(columns="change, %").reset_index()
     theirs = table[table["window"].isin([-1, window])].drop(columns="window").set_index("series").T
-    return {f"published, FineWeb-Edu, W = {window}": scaled(theirs), "here, mean over domains": scaled(curves(study, chosen))}
+    ours = scaled(curves(study, chosen))
+    return {f"published, FineWeb-Edu, W = {window}": scaled(theirs), "here, mean over domains": ours}
 
 
 def beside_published(study: Study, factors: Sequence[int], window: int) -> pd.DataFrame:
-    """Change of perplexity from the training length, per cent: published (means over datasets, at our window or W = 8) and
-    ours, with its interval; one row a series and factor."""
+    """Change of perplexity from the training length, per cent: published (means over datasets, at our window or W = 8)
+    and ours, with its interval; one row a series and factor."""
     table = published.read("length_extrapolation")
     at = window if window in set(table["window"]) else 8
     table = table[(table["window"] == at) | table["window"].isna()]
@@ -107,7 +111,7 @@ def beside_published(study: Study, factors: Sequence[int], window: int) -> pd.Da
         for factor in [f for f in factors if f > 1 and (model.labels.series, 1024 * f) in logs.index]:
             theirs = logs[model.labels.series, 1024 * factor] - logs[model.labels.series, 1024]
             ours = study.growth(model, factor * model.length)
-            rows.append({"series": model.labels.series, "times the length": factor, "published, %": 100 * np.expm1(theirs),
-                         "ours, %": 100 * np.expm1(ours.estimate), "low": 100 * np.expm1(ours.low),
-                         "high": 100 * np.expm1(ours.high), "seeds": ours.seeds})
+            rows.append({"series": model.labels.series, "times the length": factor,
+                         "published, %": 100 * np.expm1(theirs), "ours, %": 100 * np.expm1(ours.estimate),
+                         "low": 100 * np.expm1(ours.low), "high": 100 * np.expm1(ours.high), "seeds": ours.seeds})
     return pd.DataFrame(rows).set_index(["series", "times the length"])

@@ -26,7 +26,8 @@ def law(sigma: float, window: int, reach: int) -> np.ndarray:
 # The document's own rule
 
 def realised(sigmas: Sequence[float], length: int = 1024, radius: int = 8, draws: int = 48) -> pd.DataFrame:
-    """Audit row 20: new neighbours a query beyond the window that the document's draws give, far from the text's start."""
+    """Audit row 20: new neighbours a query beyond the window that the document's draws give, far from the text's
+    start."""
     rows = []
     for sigma in sigmas:
         pattern = build("power_law", mode="draws", sigma=sigma, draws=draws, window=radius)
@@ -70,7 +71,8 @@ def graph_table(study: Study) -> pd.DataFrame:
 def by_sigma(study: Study) -> pd.DataFrame:
     """Loss by sigma: rows are sigmas, one column a series and budget (nats a token, mean over domains and seeds)."""
     loss = mean_loss(study.table)
-    rows = [{"sigma": model.labels.sigma, "column": f"{model.labels.series}, B={model.labels.budget}", "loss": loss[model.name]}
+    rows = [{"sigma": model.labels.sigma, "loss": loss[model.name],
+             "column": f"{model.labels.series}, B={model.labels.budget}"}
             for model in study.language_models if model.labels.sigma is not None]
     return pd.DataFrame(rows).pivot_table(index="sigma", columns="column", values="loss")
 
@@ -82,8 +84,8 @@ def levels(study: Study) -> dict[str, float]:
 
 
 def modes_table(study: Study) -> pd.DataFrame:
-    """Loss of the document's draws minus that of the exact budget, with intervals; the draws that give the budget, and the
-    pairs that both realise."""
+    """Loss of the document's draws minus that of the exact budget, with intervals; the draws that give the budget, and
+    the pairs that both realise."""
     rows = []
     for model in [model for model in study.language_models if model.labels.series == DRAWS]:
         exact = study.model(POWER_LAW, sigma=model.labels.sigma, budget=model.labels.budget)
@@ -94,7 +96,8 @@ def modes_table(study: Study) -> pd.DataFrame:
 
 
 def curves_over(study: Study, a_step: Callable[[Model], float]) -> pd.DataFrame:
-    """Training loss of every language model (mean over seeds) over `a_step` units a step: rows are units, columns models."""
+    """Training loss of every language model (mean over seeds) over `a_step` units a step: rows are units, columns
+    models."""
     curves = study.curves(*study.language_models, measure="train_loss")
     columns = []
     for model in study.language_models:
@@ -111,7 +114,8 @@ def operations(model: Model) -> float:
 def shares_of_dense(study: Study) -> pd.DataFrame:
     """Attended pairs and training operations of every model for the same tokens, per cent of dense's."""
     dense = study.find("Dense")[0]
-    rows = [{"name": model.name, "pairs, %": 100 * model.pairs / dense.pairs, "operations, %": 100 * compute_share(model, dense)}
+    rows = [{"name": model.name, "pairs, %": 100 * model.pairs / dense.pairs,
+             "operations, %": 100 * compute_share(model, dense)}
             for model in study.language_models if model != dense]
     return pd.DataFrame(rows).set_index("name")
 

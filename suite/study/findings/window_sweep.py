@@ -34,8 +34,8 @@ def stack_table(patterns: Mapping[str, Pattern], length: int) -> pd.DataFrame:
 
 
 def published_gain(window: int = 8) -> pd.DataFrame:
-    """The published gain of the ramp over fixed rungs, nats a token: rows are the first positions of 8 bins of 128 tokens,
-    columns the datasets."""
+    """The published gain of the ramp over fixed rungs, nats a token: rows are the first positions of 8 bins of 128
+    tokens, columns the datasets."""
     table = published.read("position_loss").query("window == @window and base == 'fibonacci'")
     losses = table.pivot_table(index="bin", columns=["schedule", "dataset"], values="nll")
     gain = losses["fixed"] - losses["linear"]
@@ -48,11 +48,13 @@ def published_window(window: int) -> int:
 
 
 def beside_published(study: Study, window: int) -> pd.DataFrame:
-    """Perplexity against fixed rungs, per cent: published (mean over datasets, one seed), and ours with its interval."""
+    """Perplexity against fixed rungs, per cent: published (mean over datasets, one seed), and ours with its
+    interval."""
     table = published.perplexities(published_window(window)).reset_index("window", drop=True)
     theirs = np.exp(np.log(table).mean(axis=1)).sort_values()
-    rows = [{"series": series, "published perplexity": theirs[series], "published, %": 100 * (theirs[series] / theirs[FIXED] - 1),
-             **in_per_cent(study, series, window)} for series in theirs.index]
+    rows = [{"series": series, "published perplexity": theirs[series],
+             "published, %": 100 * (theirs[series] / theirs[FIXED] - 1), **in_per_cent(study, series, window)}
+            for series in theirs.index]
     return pd.DataFrame(rows).set_index("series")
 
 
@@ -62,7 +64,8 @@ def in_per_cent(study: Study, series: str, window: int) -> dict[str, float]:
         return {}
     fixed = study.model(FIXED, window=window)
     difference: Interval = study.difference(study.partner(fixed, series), fixed)
-    estimate, low, high = (100 * float(np.expm1(loss)) for loss in (difference.estimate, difference.low, difference.high))
+    estimate, low, high = (100 * float(np.expm1(loss))
+                           for loss in (difference.estimate, difference.low, difference.high))
     return {"ours, %": estimate, "low": low, "high": high, "seeds": difference.seeds}
 
 
@@ -83,7 +86,8 @@ def relative_curves(study: Study, window: int) -> dict[str, pd.DataFrame]:
 
 
 def seed_spread(study: Study) -> pd.DataFrame:
-    """Standard deviation of perplexity over seeds (sample formula), per cent: published (W = 12, mean over datasets), ours."""
+    """Standard deviation of perplexity over seeds (sample formula), per cent: published (W = 12, mean over datasets),
+    ours."""
     table = published.spread_over_seeds()
     theirs = (100 * table["sample_std"] / table["mean"]).groupby(table["series"]).mean()
     ours = {}
@@ -91,5 +95,6 @@ def seed_spread(study: Study) -> pd.DataFrame:
         losses = np.mean([domain.mean(axis=1) for domain in study.windows(model)], axis=0)          # (S)
         if len(losses) > 1:
             ours.setdefault(model.labels.series, []).append(100 * sample_std(losses))
-    spread = pd.DataFrame({"published, %": theirs, "ours, %": {series: np.mean(values) for series, values in ours.items()}})
+    spread = pd.DataFrame({"published, %": theirs, "ours, %": {series: np.mean(values)
+                          for series, values in ours.items()}})
     return spread.rename_axis("series").sort_values("published, %")
