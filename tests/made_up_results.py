@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -11,9 +10,8 @@ import pandas as pd
 from plans import planned
 
 from lib.config import Evaluation, RunConfig, fingerprint
-from suite.experiments import experiment
 from suite.experiments.base import Job
-from suite.study.losses import Losses
+from suite.study.frames import Study
 
 DOMAINS = ("docs", "code")
 WINDOWS = 12            # of the shortest length; longer ones have fewer
@@ -102,13 +100,10 @@ class MadeUpDatabase:
         return rows
 
 
-def results(name: str, loss, **kwargs):
-    """Jobs, table and losses of an experiment whose models have the loss that `loss(series, length, variant)` says."""
-    jobs = planned(name)
+def results(name: str, loss, **kwargs) -> Study:
+    """The study of an experiment whose models have the loss that `loss(series, length, variant)` says."""
     database = MadeUpDatabase(lambda job, length, variant: loss(job.labels.series, length, variant), **kwargs)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="christoffel")
-        return jobs, experiment(name).table(jobs, database), Losses(jobs, database)
+    return Study(planned(name), database, name)
 
 
 def one(series: str, loss: float):

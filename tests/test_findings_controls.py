@@ -21,7 +21,7 @@ from suite.study.frames import Study
 
 
 def test_when_curves_are_beside_the_published_then_both_are_against_fixed_rungs_on_tokens():
-    study = results("01_window_sweep", one("Fibonacci, linear ramp", 2.9))[2].study
+    study = results("01_window_sweep", one("Fibonacci, linear ramp", 2.9))
     theirs, ours = window_sweep.relative_curves(study, 4).values()
     a_step = study["Fibonacci, fixed"].run.train.batch * 64
     assert list(ours.index) == [10 * a_step, 20 * a_step]
@@ -57,7 +57,7 @@ def test_when_a_model_keeps_or_loses_its_perplexity_then_it_is_beside_the_publis
     mean = {length: float(np.exp(np.log(own).mean())) for length, own in theirs.groupby("eval_length")["perplexity"]}
     for rises in ("Dense", "Fibonacci, linear ramp"):
         loss = lambda name, length, _, rises=rises: 3 + (length > 64) * (name == rises)  # noqa: E731
-        study = results("03_extrapolation", loss)[2].study
+        study = results("03_extrapolation", loss)
         table = extrapolation.beside_published(study, (1, 2, 4), 4)
         dense = table.loc[("Dense", 4)]
         assert dense["published, %"] == pytest.approx(100 * (mean[4096] / mean[1024] - 1))
@@ -69,7 +69,7 @@ def test_when_a_model_keeps_or_loses_its_perplexity_then_it_is_beside_the_publis
 def test_when_a_change_at_evaluation_helps_or_hurts_then_the_tables_of_variants_show_it():
     changed = {"rope=ntk": 0.1, extrapolation.FROZEN: 0.6}
     loss = lambda series, length, variant: 3.0 + (length > 64) * changed.get(variant, 0.5)  # noqa: E731
-    study = results("03_extrapolation", loss)[2].study
+    study = results("03_extrapolation", loss)
     helped = extrapolation.variants(study, "Dense")
     assert len(helped) == 6 and all(model == study["Dense"] for model, _ in helped.values())
     growth = extrapolation.growth_table(study, helped, 256)
@@ -86,7 +86,7 @@ def test_when_a_change_at_evaluation_helps_or_hurts_then_the_tables_of_variants_
 # Notebook 4
 
 def test_when_draws_differ_from_budgets_then_the_tables_of_sigma_say_so_by_typed_labels():
-    study = results("04_power_law_sigma", one("Power law, draws", 2.9))[2].study
+    study = results("04_power_law_sigma", one("Power law, draws", 2.9))
     modes = power_law_sigma.modes_table(study)
     assert list(modes["draws"]) == [draws_for(0.85, 12, 4, 64)] and modes["estimate"].iloc[0] == pytest.approx(-0.1)
     table = power_law_sigma.by_sigma(study)

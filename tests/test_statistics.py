@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from lib.errors import SuiteError
-from suite.study.conclusions import compared, corrected_signs
+from suite.study.conclusions import corrected_signs
 from suite.study.stats import (Interval, accuracy, accuracy_difference,
                                mean_interval, holm, mean_over_runs,
                                paired_difference, seed_words, wilson)
@@ -127,5 +127,3 @@ def test_when_two_accuracies_are_compared_then_pairs_help_and_newcombe_stands_in
 
 def test_when_seeds_are_few_then_a_sentence_says_so():
     assert [seed_words(n) for n in (0, 1, 2, 3)] == ["", "one seed", "two seeds", ""]
-    for seeds, words in ((1, "nats a token, one seed."), (3, "nats a token.")):
-        assert compared("A", "B", Interval(-0.1, -0.2, -0.05, 9, seeds)).endswith(words)

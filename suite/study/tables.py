@@ -77,34 +77,3 @@ def by_position(runs: pd.DataFrame, length: int, variant: str = "") -> pd.DataFr
     """Loss of each bin of positions (nats): rows are first positions, columns names; mean over domains and seeds."""
     rows = select(runs, "position_nll", length=length, variant=variant)
     return rows.pivot_table(index="position", columns="name", values="value", aggfunc="mean")
-
-
-def by_step(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """A measure over training: rows are optimiser steps, columns are names; mean over domains and seeds."""
-    rows = select(runs, measure, step=any)
-    rows = rows[rows["step"].notna()]
-    return rows.pivot_table(index="step", columns="name", values="value", aggfunc="mean")
-
-
-def plan_table(jobs: Sequence[Any], names: Sequence[str]) -> pd.DataFrame:
-    """What will be trained: one row a run, with its attended pairs, and those that a control of equal edges should
-    have."""
-    from lib.patterns import build
-    rows = []
-    for job, name in zip(jobs, names, strict=True):
-        run, labels = job.run, job.labels
-        pattern = build(run.pattern.name, layers=run.model.layers, heads=run.model.heads,
-                        **dict(run.pattern.parameters))
-        pairs = pattern.pairs(run.train.length)
-        rows.append({"model": name, "role": labels.role, "pattern": run.pattern.name, "seed": run.train.seed,
-                     "pairs": round(pairs),
-                     "equal to": float("nan") if labels.equal_pairs is None else labels.equal_pairs,
-                     "keys a query": round(pairs / run.model.layers / run.train.length, 2), "tokens": run.train.tokens})
-    return pd.DataFrame(rows)
-
-
-def shown_plan(plan: pd.DataFrame) -> Any:
-    """The plan for reading: a mark instead of a number that is missing, thousands told apart."""
-    return plan.style.hide(axis="index").format(
-        {"pairs": "{:,}", "tokens": "{:,}", "keys a query": "{:.2f}",
-         "equal to": lambda v: "" if pd.isna(v) else f"{v:,.0f}"})
