@@ -1,4 +1,4 @@
-"""What a notebook calls: its parameters checked, its runs trained, its table, figures and conclusions kept.
+"""What a notebook calls: its parameters checked, its runs trained, its table, figures and claims kept.
 
     from suite.notebook import Notebook
     nb = Notebook("03_extrapolation", globals())
@@ -126,11 +126,6 @@ class Notebook:
                 metadata={"image/png": texts})
         if caption:                             # JupyterLab shows no metadata; the report has it below the figure
             display({"text/markdown": caption, "text/plain": caption}, raw=True, metadata={"caption_line": True})
-
-    def conclude(self, sentence: str) -> None:
-        """A conclusion, computed from the results; the report lifts it to its first page."""
-        from IPython.display import display
-        display({"text/markdown": sentence, "text/plain": sentence}, raw=True, metadata={"conclusion": True})
 
     def note(self, sentence: str) -> None:
         """A computed sentence that stays where it is: a fact beside a table or a figure, not a result of the
