@@ -292,7 +292,8 @@ def done_cells(table: pd.DataFrame) -> list[nbformat.NotebookNode]:
         new_markdown_cell("## What it shows"),
         code("nb.claim('F1')", shown({"text/markdown": "STALE VERDICT"}, claim="F1"),
              shown({"text/markdown": "A claim that the ledger lacks."}, claim="gone")),
-        code("nb.note(sentence)", shown({"text/markdown": "The ramp is **better** by 0.02 nats, with $\\alpha_0 = 0.5$."})),
+        code("nb.note(sentence)",
+             shown({"text/markdown": "The ramp is **better** by 0.02 nats, with $\\alpha_0 = 0.5$."})),
     ]
 
 

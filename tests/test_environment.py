@@ -70,7 +70,6 @@ def test_when_tests_are_added_to_a_report_then_no_version_changes_and_a_report_a
         assert not {"ray", "transformers", "triton", "pytest", "hypothesis"} & set(report)
 
 
-@pytest.mark.xfail(strict=False, reason="the list has them until the results were compared with the earlier ones")
 def test_when_tests_are_added_to_a_report_then_the_text_stays_the_same():
     libraries = set((paths.ROOT / "data_prep" / "libraries.txt").read_text("utf-8").splitlines())
     for environment in environments():

@@ -23,9 +23,9 @@ ORDER = (
 )
 PACKAGES = ("lib", "data_prep", "suite")
 MOST_MODULES, MOST_COLUMNS = 14, 120
-UNTIL_ALL_IS_MOVED = pytest.mark.xfail(strict=False, reason="not every room has its size yet")
-# Most lines of Python.
-BUDGETS = {"lib": 6_500, "patterns, model and training": 3_600, "all but tests": 20_500, "tests": 11_500}
+# Most lines of Python: no room grows. Lower a number when its room shrinks; the aims are 6,500, 3,600, 20,500 and
+# 11,500.
+BUDGETS = {"lib": 7_460, "patterns, model and training": 3_600, "all but tests": 24_660, "tests": 15_840}
 
 
 @cache
@@ -129,7 +129,6 @@ def test_when_a_room_is_opened_then_it_has_at_most_14_modules():
     assert crowded == {}
 
 
-@UNTIL_ALL_IS_MOVED
 @pytest.mark.parametrize(("folders", "most"), [
     (["lib"], BUDGETS["lib"]),
     (["lib/patterns", *(f"lib/{name}.py" for name in ("model", "rope", "training", "step"))],
@@ -139,7 +138,6 @@ def test_when_lines_are_counted_then_the_budgets_hold(folders, most):
     assert lines_of(*folders) <= most
 
 
-@UNTIL_ALL_IS_MOVED
 def test_when_a_line_is_read_then_it_ends_within_120_columns():
     files = [file for folder in (*PACKAGES, "tests", "tools") for file in sorted((ROOT / folder).rglob("*.py"))]
     long = [f"{file.relative_to(ROOT)}:{number}" for file in files

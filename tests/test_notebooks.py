@@ -61,7 +61,8 @@ def test_when_cells_are_read_then_they_are_short_and_hold_no_logic(name):
         kinds = {type(node) for node in ast.walk(ast.parse(cell.source))}
         statistic = cell.id.startswith("statistic")            # the one thing that a notebook computes itself, in sight
         assert not kinds & ({ast.ClassDef, ast.Try, ast.While} | (set() if statistic else {ast.FunctionDef})), cell.id
-        assert "print(" not in cell.source or cell.id.startswith(("check", "balance", "statistic", "published")), cell.id
+        printing = cell.id.startswith(("check", "balance", "statistic", "published"))
+        assert printing or "print(" not in cell.source, cell.id
 
 
 @pytest.mark.parametrize("name", names())
