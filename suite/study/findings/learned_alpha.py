@@ -11,7 +11,6 @@ from lib.config import TrainConfig
 from lib.patterns import build
 from lib.patterns.learned import alpha_of, fractional_rungs
 from lib.patterns.rungs import base_rungs
-from lib.training import learning_rate
 from suite import evals
 from suite.study import comparisons
 from suite.study.frames import Model, Study
@@ -28,6 +27,7 @@ def source_rows(window: int = 8, rungs: int = 15, length: int = 1024, alpha: flo
 
 def travel(recipe: TrainConfig) -> float:
     """How far a recipe can move theta: a step of Adam is at most about the learning rate, so the sum of the rates."""
+    from lib.training import learning_rate                      # imports torch, which the ledger does without
     return recipe.theta_lr * sum(learning_rate(step, recipe) for step in range(recipe.steps))
 
 
