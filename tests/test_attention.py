@@ -63,7 +63,8 @@ def test_when_a_call_is_cut_into_steps_then_no_form_loses_a_pair(name, rows, mon
     assert_agrees(FORMS[name], inputs(5, 4, 2, T), 0, ["torch"], slopes=slopes, **LEARNED.get(name, {}))
 
 
-@pytest.mark.parametrize("head_size", [1, 16, 33, 64, 80, 144])
+@pytest.mark.parametrize("head_size", [
+    1, 16, 64, 144, *(pytest.param(size, marks=pytest.mark.slow) for size in (33, 80))])
 def test_when_heads_have_any_size_then_every_form_of_keys_agrees(head_size):
     for at, (name, keys) in enumerate(FORMS.items()):
         T = 35 if "table" in name else 70

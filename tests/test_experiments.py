@@ -47,7 +47,8 @@ def test_when_experiments_are_listed_then_they_are_the_notebooks():
         experiment("03_extrapolaton")
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", [
+    pytest.param(name, marks=pytest.mark.slow) if name == "paper" else name for name in PROFILES])
 def test_when_a_profile_is_planned_then_everything_in_it_can_be_built_and_the_budget_holds(profile):
     runs = {}
     for name in names():

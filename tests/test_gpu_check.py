@@ -38,7 +38,7 @@ def test_when_only_torch_triton_and_numpy_are_there_then_it_can_be_imported():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("option", [[], ["--tiny"]])
+@pytest.mark.parametrize("option", [[], pytest.param(["--tiny"], marks=pytest.mark.slow)])
 def test_when_there_is_no_gpu_then_one_line_says_so_and_what_to_do(option, tmp_path):
     found = python("-m", "suite.bench.gpu", "--out", str(tmp_path / "out.json"), *option)
     assert found.returncode == 2 and found.stdout == "" and not list(tmp_path.iterdir())
@@ -73,6 +73,7 @@ def test_when_it_runs_in_the_interpreter_then_every_part_leaves_its_rows(tmp_pat
     assert "0 wrong" in found.stdout and "tokens/s" in found.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton exists for Linux only")
 def test_when_a_part_hangs_or_fails_then_it_is_ended_and_says_how(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")

@@ -44,6 +44,7 @@ def test_when_heads_share_their_keys_then_one_mask_mod_serves_any_number_of_head
     assert_flex_agrees(build(name, window=3), 0, 131, heads=3)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, and there is no g++")
 def test_when_flex_attention_is_compiled_then_a_table_of_each_head_is_looked_up_in_its_kernel():
     compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
