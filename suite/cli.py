@@ -18,11 +18,12 @@ from typer import Argument, Option
 
 from lib import paths
 from lib.errors import SuiteError, one_of, require
+from suite.settings import profiles
+from suite.settings.parameters import notebook_names
 
 if TYPE_CHECKING:
     from lib.data import Corpus
     from suite.run.hosts import Hosts
-    from suite.settings.profiles import Profile
 
 INTERRUPTED = 130
 # For a command whose options are another program's.
@@ -54,8 +55,7 @@ Gpus = Annotated[float | None, Option("--run-gpus", metavar="G",
 def report(profile: ProfileName = "small", corpus: Folder = "", engine: Where = "local", run_cpus: Cpus = None,
            run_gpus: Gpus = None) -> int:
     """Train, execute the notebooks and write the page, as far as anything changed."""
-    from suite.plan.outlook import notebooks
-    return up_to_date(notebooks(), profile, corpus, engine, run_cpus, run_gpus)
+    return up_to_date(notebook_names(), profile, corpus, engine, run_cpus, run_gpus)
 
 
 @app.command()
@@ -64,13 +64,11 @@ def plan(profile: ProfileName = "small", corpus: Folder = "",
          gpu: Annotated[str, Option(help="hours on this GPU, for instance h100 (default: the one here)")] = "") -> None:
     """What a report would train, and for how long; nothing is built or trained."""
     from data_prep.build import existing
-    from suite.plan import gpus
-    from suite.plan import outlook as planning
-    from suite.settings.profiles import load
-    loaded = load(profile, corpus)
+    from suite.plan import gpus, outlook
+    loaded = profiles.load(profile, corpus)
     asked = gpus.key(gpu) if gpu else None                 # a wrong name is said before anything is counted
-    plans = [planning.planned(loaded, name) for name in planning.notebooks()]
-    view = planning.outlook(plans, loaded, existing(loaded.corpus), asked or planning.default_gpu(plans))
+    plans = [outlook.planned(loaded, name) for name in notebook_names()]
+    view = outlook.outlook(plans, loaded, existing(loaded.corpus), asked or outlook.default_gpu(plans))
     print(view.json() if json else view.text())
 
 
@@ -78,8 +76,7 @@ def plan(profile: ProfileName = "small", corpus: Folder = "",
 def notebook(name: Annotated[str, Argument(help="for instance 03_extrapolation")], profile: ProfileName = "small",
              corpus: Folder = "", engine: Where = "local", run_cpus: Cpus = None, run_gpus: Gpus = None) -> int:
     """One notebook with its runs; the page shows the others as they are."""
-    from suite.plan.outlook import notebooks
-    names = [one_of(name.removesuffix(".ipynb"), notebooks(), "notebook")]
+    names = [one_of(name.removesuffix(".ipynb"), notebook_names(), "notebook")]
     return up_to_date(names, profile, corpus, engine, run_cpus, run_gpus)
 
 
@@ -182,16 +179,14 @@ def hosts_of(engine: Engine, cpus: int | None, gpus: float | None) -> Hosts | No
         from suite.run.ray_hosts import Ray
         return Ray(cpus, gpus)
     for name, value in {"--run-cpus": cpus, "--run-gpus": gpus}.items():
-        require(value is None, name, value,
-                "it is for --engine ray; on this machine every run has one thread, or the GPU")
+        require(value is None, name, value, "it is for --engine ray; here every run has one thread, or the GPU")
     return None
 
 
-def opened(name: str, folder: str) -> tuple[Profile, Corpus]:
+def opened(name: str, folder: str) -> tuple[profiles.Profile, Corpus]:
     """Profile and corpus; the corpus is built if it is not there."""
     from data_prep.build import corpus
-    from suite.settings.profiles import load
-    profile = load(name, folder)
+    profile = profiles.load(name, folder)
     return profile, corpus(profile.corpus, lambda line: print(f"corpus: {line}", file=sys.stderr, flush=True))
 
 

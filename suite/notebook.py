@@ -12,30 +12,33 @@ import ast
 import base64
 import inspect
 import io
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
+from data_prep import build
 from lib import paths
 from lib.config import fingerprint
 from lib.errors import SuiteError, one_of
 from lib.files import write_atomically
 from suite.experiments import experiment, names
 from suite.run import stamps
-from suite.settings.parameters import (assigned, checked, model_of, parameters_of, parse_cell, require_declared,
-                                       require_known)
+from suite.run.database import Database
+from suite.run.engine import ensure
+from suite.settings.parameters import Parameters, assigned, checked, parameters_of, parse_cell, require_known
 from suite.settings.profiles import load
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
     from lib.data import Corpus
     from suite.claims import Judgement
-    from suite.experiments.base import Job, Parameters
-    from suite.run.database import Database
+    from suite.experiments.base import Job
     from suite.study.frames import Study
 
 INJECTED = "# Parameters"              # the first line of the cell that papermill injects
@@ -47,8 +50,7 @@ class Notebook:
     """One notebook at its parameters, with its `profile`, `experiment`, `corpus`, `jobs` and `database`."""
 
     def __init__(self, name: str, namespace: Mapping[str, Any]) -> None:
-        """Check the parameters in `namespace` (a notebook passes `globals()`): a wrong one is a `SuiteError` at
-        once."""
+        """Check the parameters in `namespace` (a notebook passes `globals()`): a wrong one is a `SuiteError`."""
         self.name = name
         self.experiment = experiment(name)
         self.parameters = read_parameters(name, namespace)
@@ -57,8 +59,7 @@ class Notebook:
     @cached_property
     def corpus(self) -> Corpus:
         """Text and tokeniser, built first if they are not there."""
-        from data_prep.build import corpus
-        return corpus(self.profile.corpus, print)
+        return build.corpus(self.profile.corpus, print)
 
     @cached_property
     def jobs(self) -> list[Job]:
@@ -67,7 +68,6 @@ class Notebook:
 
     @cached_property
     def database(self) -> Database:
-        from suite.run.database import Database
         return Database(self.profile.name, self.corpus)
 
     @cached_property
@@ -78,16 +78,12 @@ class Notebook:
 
     def run(self) -> pd.DataFrame:
         """Train and evaluate what is missing, with a progress display; the tidy table of all (columns: `COLUMNS`)."""
-        from suite.run.engine import ensure
         ensure(self.jobs, self.profile.name, self.corpus, self.profile.workers)
         return self.study.table
 
     def plan(self) -> Any:
-        """The runs that this notebook needs, as a table to look at; says how exactly the controls have their attended
-        pairs.
-
-        Raises a `SuiteError` where a control is more than 1 % off.
-        """
+        """The runs that this notebook needs, as a table to look at. A note says how exactly the controls have their
+        attended pairs; a `SuiteError` names one that is more than 1 % off."""
         table = self.study.plan
         controls = table.dropna(subset="equal to").drop_duplicates("model")
         off = (controls["pairs"] / controls["equal to"] - 1).abs()
@@ -125,13 +121,11 @@ class Notebook:
         display({"image/png": base64.b64encode(content.getvalue()).decode(), "text/plain": alt}, raw=True,
                 metadata={"image/png": texts})
         if caption:                             # JupyterLab shows no metadata; the report has it below the figure
-            display({"text/markdown": caption, "text/plain": caption}, raw=True, metadata={"caption_line": True})
+            markdown(caption, caption_line=True)
 
     def note(self, sentence: str) -> None:
-        """A computed sentence that stays where it is: a fact beside a table or a figure, not a result of the
-        experiment."""
-        from IPython.display import display
-        display({"text/markdown": sentence, "text/plain": sentence}, raw=True)
+        """A computed sentence that stays where it is: a fact beside a table or figure, not a result."""
+        markdown(sentence)
 
     # Claims of the ledger
 
@@ -153,26 +147,29 @@ class Notebook:
             return self.study if own else claims.Evidence(self.profile, name, self.finished, lambda: self.database)
         return {own.claim.id: own for own in claims.judge_from(asked, study, lambda: self.database)}
 
+    @property
+    def own_judgements(self) -> dict[str, Judgement]:
+        return {name: found for name, found in self.judgements.items() if found.claim.notebook == self.name}
+
     def claim(self, *identifiers: str) -> None:
         """Statement, verdict and number of claims that this notebook decides, as the ledger has them; those without a
         number at these parameters are named together. The report puts the ledger's final row in the place of each."""
-        from IPython.display import display
-        known = [name for name, own in self.judgements.items() if own.claim.notebook == self.name]
-        chosen = [self.judgements[one_of(name, known, f"claim of {self.name}")] for name in identifiers]
-        shown = [own for own in chosen if own.effect is not None or len(chosen) == 1]
-        for own in shown:
-            text = f"**{own.claim.statement}** *{own.verdict.capitalize()}*: {own.sentence}{seeds_behind(own)}"
-            text += self.correction(shown) if own is shown[-1] else ""
-            display({"text/markdown": text, "text/plain": text}, raw=True, metadata={"claim": own.claim.id})
+        known = self.own_judgements
+        chosen = [known[one_of(name, known, f"claim of {self.name}")] for name in identifiers]
+        shown = [found for found in chosen if found.effect is not None or len(chosen) == 1]
+        for found in shown:
+            seeds = f" {found.seeds} seeds." if found.seeds >= ENOUGH_SEEDS else ""
+            text = f"**{found.claim.statement}** *{found.verdict.capitalize()}*: {found.sentence}{seeds}"
+            markdown(text + (self.correction(shown) if found is shown[-1] else ""), claim=found.claim.id)
         if len(shown) < len(chosen):
-            others = ", ".join(f"`{own.claim.id}`" for own in chosen if own not in shown)
+            others = ", ".join(f"`{found.claim.id}`" for found in chosen if found not in shown)
             self.note(f"No number at these parameters: {others}.")
 
     def claims(self, section: str) -> None:
         """`claim` of all whose evidence the ledger places below this heading."""
-        own = [judgement.claim for judgement in self.judgements.values() if judgement.claim.notebook == self.name]
-        one_of(section, [claim.section for claim in own], f"section of {self.name} with claims")
-        self.claim(*(claim.id for claim in own if claim.section == section))
+        sections = {name: found.claim.section for name, found in self.own_judgements.items()}
+        one_of(section, sections.values(), f"section of {self.name} with claims")
+        self.claim(*(name for name, its in sections.items() if its == section))
 
     def correction(self, chosen: Sequence[Judgement]) -> str:
         """What Holm's correction counts here, where a number has one."""
@@ -186,16 +183,15 @@ class Notebook:
     def source(self, *objects: Any, start: str = "", end: str = "") -> None:
         """The code of functions or classes, without docstring, as it stands in its file: from the first line that holds
         `start` to the next that holds `end`, both shown. At most 25 lines, else a `SuiteError`."""
-        from IPython.display import display
-        for each in objects:
-            path, code = source_of(each, start, end)
-            text = f"`{path}`\n\n```python\n{code}\n```"
-            display({"text/markdown": text, "text/plain": text}, raw=True, metadata={"source": path})
+        for item in objects:
+            path, code = source_of(item, start, end)
+            markdown(f"`{path}`\n\n```python\n{code}\n```", source=path)
 
 
-def seeds_behind(own: Judgement) -> str:
-    """How many seeds are behind a number, where its sentence does not say it."""
-    return f" {own.seeds} seeds." if own.seeds >= ENOUGH_SEEDS else ""
+def markdown(text: str, **metadata: Any) -> None:
+    """An output of the cell that is Markdown, and the same text where that is not rendered."""
+    from IPython.display import display
+    display({"text/markdown": text, "text/plain": text}, raw=True, metadata=metadata)
 
 
 def source_of(item: Any, start: str, end: str) -> tuple[str, str]:
@@ -218,13 +214,11 @@ def read_parameters(name: str, namespace: Mapping[str, Any]) -> Parameters:
     """The parameters as their cells left them in `namespace`, held to what the saved notebook declares."""
     model = parameters_of(name)
     check_cells(name, model, [str(source) for source in namespace.get("In", [])])
-    absent = [parameter for parameter in model.model_fields if parameter not in namespace]
-    if absent:
-        raise SuiteError(f"{name}: {', '.join(absent)} not set: run the parameters cell first")
+    if absent := model.model_fields.keys() - namespace.keys():
+        raise SuiteError(f"{name}: {', '.join(sorted(absent))} not set: run the parameters cell first")
     values = checked(model, {parameter: namespace[parameter] for parameter in model.model_fields}, name)
-    if not values.corpus:
-        return values
-    return values.model_copy(update={"corpus": str(Path(values.corpus).expanduser().resolve())})
+    folder = str(Path(values.corpus).expanduser().resolve()) if values.corpus else ""
+    return values.model_copy(update={"corpus": folder})
 
 
 def check_cells(name: str, model: type[Parameters], cells: Sequence[str]) -> None:
@@ -232,20 +226,14 @@ def check_cells(name: str, model: type[Parameters], cells: Sequence[str]) -> Non
 
     Papermill adds its cell below the parameters cell; it has looked at no name in it.
     """
-    last = injected = -1
-    for at, source in enumerate(cells):
-        if any(line.startswith("profile:") for line in source.splitlines()):
-            last = at
-        elif source.startswith(INJECTED):
-            injected = at
+    last = max((at for at, source in enumerate(cells) if re.search("^profile:", source, re.MULTILINE)), default=-1)
+    injected = max((at for at, source in enumerate(cells) if source.startswith(INJECTED)), default=-1)
     if last >= 0:
-        declared = parse_cell(cells[last], name)
-        where = f"{name}, parameters cell"
-        require_known(declared, model.model_fields, where)
-        require_declared(model.model_fields, declared, name)
-        ran = model_of(declared.values(), where)
-        for parameter, field in ran.model_fields.items():
-            if field.annotation != model.model_fields[parameter].annotation:
-                raise SuiteError(f"{where}: {parameter} has another type than in the saved notebook: save it first")
+        ran, where = parse_cell(cells[last], name).model_fields, f"{name}, parameters cell"
+        require_known(ran, model.model_fields, where)
+        for parameter, field in model.model_fields.items():
+            if parameter not in ran or ran[parameter].annotation != field.annotation:
+                raise SuiteError(f"{where}: {parameter} is missing, or has another type than in the saved notebook: "
+                                 "save it first")
     if injected > last:
         require_known(assigned(cells[injected]), model.model_fields, f"{name}, parameters given to papermill")

@@ -18,10 +18,15 @@ from typing import TYPE_CHECKING
 from lib import paths
 from lib.errors import SuiteError
 from lib.text import duration
-from suite.plan.outlook import Planned, notebooks, outlook, planned
+from suite import report
+from suite.plan.outlook import Planned, outlook, planned
 from suite.report import NotebookStatus
 from suite.run import execute, stamps
+from suite.run.database import Database, claim
+from suite.run.engine import EngineError, ensure
 from suite.run.replicates import by_need, with_seeds
+from suite.settings.fingerprints import run_fingerprint
+from suite.settings.parameters import notebook_names
 
 if TYPE_CHECKING:
     from lib.data import Corpus
@@ -39,7 +44,7 @@ class Pipeline:
 
     def __init__(self, profile: Profile, corpus: Corpus, shown: Display, hosts: Hosts | None = None) -> None:
         self.profile, self.corpus, self.shown, self.hosts = profile, corpus, shown, hosts
-        self.stamps = {name: stamps.stamp(profile.name, name, corpus.fingerprint) for name in notebooks()}
+        self.stamps = {name: stamps.stamp(profile.name, name, corpus.fingerprint) for name in notebook_names()}
         self.status = {name: NotebookStatus("fresh" if self.fresh(name) else "waiting") for name in self.stamps}
         self.ready: queue.Queue[Planned | None] = queue.Queue()
         self.process: execute.NotebookProcess | None = None
@@ -53,7 +58,10 @@ class Pipeline:
     def run(self, names: Sequence[str]) -> list[str]:
         """Bring `names` up to date; returns those that failed. `SuiteError` for wrong parameters, before any work."""
         plans = [plan for name in names if not self.fresh(name) and (plan := self.plan(name)) is not None]
-        self.announce(plans)
+        view = outlook(plans, self.profile, self.corpus)
+        if not view.nothing_to_do:
+            elsewhere = "\nthese are times of this machine; those of the cluster show as its runs train"
+            self.shown.note(view.text() + elsewhere * bool(self.hosts))
         thread = threading.Thread(target=self.execute_all, daemon=True)
         thread.start()
         try:
@@ -65,13 +73,6 @@ class Pipeline:
             self.stop()
         self.build_page()
         return [name for name in names if self.status[name].state == "failed"]
-
-    def announce(self, plans: Sequence[Planned]) -> None:
-        """What will be trained, what is there already and how long it will take, before it starts."""
-        view = outlook(plans, self.profile, self.corpus)
-        if view.total.to_train or view.total.evaluations:
-            elsewhere = "\nthese are times of this machine; those of the cluster show as its runs train"
-            self.shown.note(view.text() + elsewhere * bool(self.hosts))
 
     def plan(self, name: str) -> Planned | None:
         """A notebook's plan; an experiment that cannot even plan has failed, and is said so on the page."""
@@ -89,7 +90,6 @@ class Pipeline:
 
         What fails holds up only the notebooks that asked for it: another evaluation of a shared run does not count.
         """
-        from suite.run.engine import EngineError, ensure
         waiting = [Waiting(plan, self.profile.name, self.corpus) for plan in plans]
         jobs = [job for plan in plans for job in plan.jobs]
 
@@ -111,10 +111,9 @@ class Pipeline:
 
     def order_of_further(self, seeds: int, jobs: Sequence[Job]) -> Callable[[Job], int]:
         """Further seeds go first where the claims are undecided from the first `seeds`."""
-        from suite.settings.fingerprints import run_fingerprint
         try:
             from suite import claims
-            judged = claims.judge(with_seeds(self.profile, seeds), self.corpus, notebooks())
+            judged = claims.judge(with_seeds(self.profile, seeds), self.corpus, notebook_names())
         except Exception:                              # a claim that cannot be judged must not stop the training
             self.shown.note(f"claims cannot be judged yet, further seeds are trained in the plan's order:\n"
                             f"{traceback.format_exc()}")
@@ -127,18 +126,16 @@ class Pipeline:
         return by_need(judged, {run_fingerprint(job.run, self.corpus): job.run for job in jobs})
 
     def hand_on(self, waiting: Waiting) -> None:
-        failures = list(waiting.failures.values())
-        if failures:
-            details = "\n".join(failure.text() for failure in failures)
-            first = f"{failures[0].label}: {failures[0].reason}"
-            self.fail(waiting.plan.notebook,
-                      f"{details}\nnot executed, as {len(failures)} of its runs failed; the first: {first}")
-        else:
+        if not waiting.failures:
             self.ready.put(waiting.plan)
+            return
+        details, first = "\n".join(failure.text() for failure in waiting.failures), waiting.failures[0]
+        self.fail(waiting.plan.notebook, f"{details}\nnot executed, as {len(waiting.failures)} of its runs failed; the "
+                                         f"first: {first.label}: {first.reason}")
 
     def fail(self, name: str, error: str, seconds: float | None = None) -> None:
         self.status[name] = NotebookStatus("failed", error, seconds)
-        self.shown.note(f"{name}: FAILED: {last_line(error)}")
+        self.shown.note(f"{name}: FAILED: {error.strip().splitlines()[-1].strip()}")
 
     # In the thread that executes
 
@@ -153,7 +150,6 @@ class Pipeline:
 
     def execute_one(self, plan: Planned) -> None:
         """Execute, once no other suite executes the notebook, unless that one has brought it up to date."""
-        from suite.run.database import claim
         folder, name, told = paths.executed(self.profile.name), plan.notebook, False
         while not self.stopped:
             with claim(folder / f".{name}.lock") as mine:
@@ -179,15 +175,14 @@ class Pipeline:
             return
         if ended.error:
             self.fail(name, ended.error, ended.seconds)
-        else:
-            stamps.write(self.profile.name, name, self.stamps[name], seconds=ended.seconds,
-                         products=stamps.products(self.profile.name, name))
-            self.status[name] = NotebookStatus("done", "", ended.seconds)
-            self.shown.note(f"{name}: done in {duration(ended.seconds)}")
+            return
+        stamps.write(self.profile.name, name, self.stamps[name], seconds=ended.seconds,
+                     products=stamps.products(self.profile.name, name))
+        self.status[name] = NotebookStatus("done", "", ended.seconds)
+        self.shown.note(f"{name}: done in {duration(ended.seconds)}")
 
     def build_page(self) -> None:
         """The page with what is there. One that cannot be written is said so, and the work goes on."""
-        from suite import report
         status = dict(self.status)
         if status == self.on_page:
             return
@@ -211,8 +206,7 @@ class Pipeline:
         """End what is being executed; called in the end too, when nothing is."""
         self.stopped = True
         self.ready.put(None)
-        process = self.process
-        if process is not None:
+        if (process := self.process) is not None:
             process.end()
 
 
@@ -220,9 +214,8 @@ class Waiting:
     """A notebook and its missing jobs by the run's fingerprint, until each is done or has failed."""
 
     def __init__(self, plan: Planned, profile: str, corpus: Corpus) -> None:
-        from suite.run.database import Database
         self.plan, self.database = plan, Database(profile, corpus)
-        self.failures: dict[str, Failure] = {}
+        self.failures: list[Failure] = []
         self.jobs: dict[str, list[Job]] = {}
         for job in self.database.missing(plan.jobs):
             self.jobs.setdefault(self.database.fingerprint(job.run), []).append(job)
@@ -232,13 +225,8 @@ class Waiting:
         if run not in self.jobs:
             return False
         missing = self.database.missing(self.jobs[run])
-        if missing and failure is not None:
-            self.failures[run] = failure
         if not missing or failure is not None:
             del self.jobs[run]
+        if missing and failure is not None:
+            self.failures.append(failure)
         return not self.jobs
-
-
-def last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no message"

@@ -1,15 +1,14 @@
-"""Fingerprints of runs and evaluations: what they depend on, taken from the modules that a process really loads."""
+"""Fingerprints of runs and evaluations: what they depend on, by the imports that `test_house` reads on its own."""
 
 from __future__ import annotations
 
 import ast
 import json
 import shutil
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
+from test_house import imported, modules
 
 from lib import paths
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
@@ -19,21 +18,13 @@ from suite.settings import fingerprints
 CACHED = (fingerprints.digest, fingerprints.modules_of, fingerprints.evaluation_fingerprint)
 EVALUATIONS = fingerprints.defined_in("suite.evals")
 PERPLEXITY = Evaluation.of("perplexity", tokens=64, pattern=("strided", (("stride", 2),)))
-LOADED = """
-import contextlib, importlib, json, pkgutil, sys
-from lib import attention, fused
-def loaded(modules):
-    for name in [name for name in sys.modules if name.split(".")[0] in ("lib", "suite", "data_prep")]:
-        del sys.modules[name]
-    for name in modules:
-        with contextlib.suppress(ImportError):              # of a GPU's kernels, where triton is not installed
-            importlib.import_module(name)
-    return [name for name in sys.modules if name.split(".")[0] in ("lib", "suite", "data_prep")]
-backends = [part.name for package in (attention, fused)
-            for part in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
-training = ["lib.training", "suite.tasks", *backends]       # a backend is loaded when it is first needed
-print(json.dumps([loaded(modules) for modules in (training, *json.loads(sys.argv[1]))]))
-"""
+TRAINING = ("lib.training", "suite.tasks")
+# What each key depends on, with all that this imports.
+ROOTS = {"local": (*TRAINING, "lib.patterns.local", "suite.tasks.copying"),
+         "dense": (*TRAINING, "lib.patterns.dense", "suite.tasks.copying"),
+         "lego": (*TRAINING, "lib.patterns.local", "suite.tasks.lego"),
+         **{name: (module, "suite.evals", *["lib.patterns.strided"] * (name == "perplexity"))
+            for name, module in EVALUATIONS.items()}}
 
 
 def run(seed: int = 0, **changes) -> RunConfig:
@@ -53,18 +44,19 @@ def keys() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def loads() -> dict[str, set[str]]:
-    """For each key, the modules that its numbers may depend on: all that a fresh process loads, but neutral ones."""
-    asked = {key: [f"lib.patterns.{pattern}", f"suite.tasks.{task}"] for key, pattern, task in
-             (("local", "local", "copying"), ("dense", "dense", "copying"), ("lego", "local", "lego"))}
-    asked |= {name: [module, "suite.evals"] for name, module in EVALUATIONS.items()}
-    asked["perplexity"].append("lib.patterns.strided")
-    done = subprocess.run([sys.executable, "-c", LOADED, json.dumps(list(asked.values()))], capture_output=True,
-                          text=True, cwd=paths.ROOT, check=True)
-    training, *others = json.loads(done.stdout)
-    found = {key: {*names, *(() if key in EVALUATIONS else training)} for key, names in zip(asked, others, strict=True)}
-    return {key: {name for name in names - fingerprints.NEUTRAL
-                  if fingerprints.bare(fingerprints.file_of(name).read_text())[0]} for key, names in found.items()}
+def needs() -> dict[str, set[str]]:
+    """For each key, the modules that its numbers may depend on: imported by its roots, but empty and neutral ones."""
+    found = {}
+    for key, roots in ROOTS.items():
+        names, todo = set(), set(roots)
+        while todo:
+            module = todo.pop()
+            names.add(module)
+            package = module.rpartition(".")[0]                 # is executed before its module
+            todo |= (imported()[module] | ({package} if package else set())) - names
+        found[key] = {name for name in names - fingerprints.NEUTRAL
+                      if fingerprints.bare(modules()[name].read_text())[0]}
+    return found
 
 
 @pytest.fixture
@@ -78,32 +70,44 @@ def tree(tmp_path, monkeypatch):
         cached.cache_clear()
 
 
-def test_when_one_line_of_any_module_changes_then_so_does_every_fingerprint_that_loads_it(loads, tree):
-    before, modules = keys(), set().union(*loads.values())
+def changed(path, before: dict[str, str]) -> set[str]:
+    """The keys that a further line in a file changes."""
+    text = path.read_text()
+    path.write_text(text + "\nSTEP = 3\n")
+    differ = {name for name, key in keys().items() if key != before[name]}
+    path.write_text(text)
+    return differ
+
+
+def test_when_one_line_of_any_module_changes_then_so_does_every_fingerprint_that_needs_it(needs, tree):
+    before, everything = keys(), set().union(*needs.values())
     assert {"lib.step", "lib.resources", "lib.rope", "lib.fused.kernels", "lib.attention.cpu.ops", "suite.tasks.base",
-            "suite.evals.scoring", "suite.evals.zero_shot.items", "data_prep.tokenizer"} <= modules
-    for module in sorted(modules):
-        path = fingerprints.file_of(module)
-        text = path.read_text()
-        path.write_text(text + "\nSTEP = 3\n")
-        differ = {name for name, key in keys().items() if key != before[name]}
-        path.write_text(text)
-        wanted = {name for name, needs in loads.items() if module in needs}
+            "lib.attention.gpu.ops", "lib.attention.pytorch.pairs", "suite.evals.scoring", "data_prep.tokenizer",
+            "suite.evals.zero_shot.items"} <= everything
+    for module in sorted(everything):
+        assert "import_module" not in modules()[module].read_text(), f"{module} imports what no fingerprint can see"
+        differ, wanted = changed(fingerprints.file_of(module), before), {key for key in needs if module in needs[key]}
         assert wanted <= differ, f"{module} changed, and {wanted - differ} stayed"
         if module in EVALUATIONS.values():
             assert not differ & {"local", "dense", "lego"}, f"{module} changed, and runs are trained again"
+    for file, expected in {
+            "lib/patterns/local.py": "local lego", "lib/patterns/dense.py": "dense",
+            "lib/patterns/strided.py": "perplexity", "suite/tasks/lego.py": "lego",
+            "suite/evals/task.py": "task gradient_flow", "lib/files.py": "", "suite/run/engine.py": "",
+            "suite/report/__init__.py": ""}.items():
+        assert changed(tree / file, before) == set(expected.split()), file
 
 
-def test_when_comments_docstrings_and_places_change_then_no_fingerprint_does(loads, tree):
-    before, modules = keys(), sorted(set().union(*loads.values()))
-    for module in modules:
+def test_when_comments_docstrings_and_places_change_then_no_fingerprint_does(needs, tree):
+    before, everything = keys(), sorted(set().union(*needs.values()))
+    for module in everything:
         path = fingerprints.file_of(module)
         path.write_text(path.read_text().replace('"""', '"""Said better. ', 1).replace("\n\n\n", "\n\n\n# a remark\n"))
     assert keys() == before
     moved = {}
-    for number, module in enumerate(modules):
+    for number, module in enumerate(everything):
         path = fingerprints.file_of(module)
-        stays = module in EVALUATIONS.values() or module in (*fingerprints.TRAINING, "suite.evals")
+        stays = module in EVALUATIONS.values() or module in (*TRAINING, "suite.evals")
         if path.name == "__init__.py" or stays or module.startswith(("lib.patterns.", "suite.tasks.")):
             continue                                        # packages, and what is found by its folder or named here
         moved[module] = f"data_prep.room{number}.{path.stem}"
@@ -131,24 +135,11 @@ class Moved(ast.NodeTransformer):
         return statements
 
 
-@pytest.mark.parametrize("file, changed", [
-    ("lib/patterns/local.py", "local lego"), ("lib/patterns/dense.py", "dense"),
-    ("lib/patterns/strided.py", "perplexity"), ("suite/tasks/lego.py", "lego"),
-    ("suite/evals/task.py", "task gradient_flow"), ("lib/files.py", ""),
-    ("suite/run/engine.py", ""), ("suite/report/__init__.py", "")])
-def test_when_a_file_changes_then_nothing_else_gets_a_new_key(tree, file, changed):
-    before = keys()
-    (tree / file).write_text((tree / file).read_text() + "\nSTEP = 3\n")
-    assert {name for name, key in keys().items() if key != before[name]} == set(changed.split())
-
-
 @pytest.mark.parametrize("module", sorted(fingerprints.NEUTRAL))
 def test_when_a_module_is_neutral_then_it_has_no_means_to_change_a_number(module):
-    text = fingerprints.file_of(module).read_text()
-    needs = {alias.name.split(".")[0] for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import)
-             for alias in node.names}
-    assert not needs & {"torch", "numpy", "numba", "random"}
-    assert {source for source, _ in fingerprints.bare(text)[1]} <= fingerprints.NEUTRAL
+    statements = ast.walk(ast.parse(modules()[module].read_text()))
+    needed = {alias.name.split(".")[0] for node in statements if isinstance(node, ast.Import) for alias in node.names}
+    assert not needed & {"torch", "numpy", "numba", "random"} and imported()[module] - {"lib"} <= fingerprints.NEUTRAL
 
 
 def test_when_configuration_data_or_evaluation_differ_then_the_keys_differ():
@@ -165,7 +156,7 @@ def test_when_configuration_data_or_evaluation_differ_then_the_keys_differ():
     one, two = (Evaluation.of("task", count=count) for count in (1, 2))
     assert fingerprints.evaluation_fingerprint(one) != fingerprints.evaluation_fingerprint(two)
     for call, message in ((lambda: fingerprints.run_fingerprint(of_text, None), "without a corpus"),
-                          (lambda: fingerprints.evaluation_fingerprint(Evaluation("no")), "no file of suite/evals"),
-                          (lambda: fingerprints.training_modules(run(pattern=PatternSpec("no"))), "no file of lib")):
+                          (lambda: fingerprints.evaluation_fingerprint(Evaluation("no")), "unknown evaluation 'no'"),
+                          (lambda: fingerprints.training_modules(run(pattern=PatternSpec("no"))), "unknown pattern")):
         with pytest.raises(SuiteError, match=message):
             call()

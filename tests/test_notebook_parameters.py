@@ -15,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from lib import paths
 from lib.errors import SuiteError
 from suite import notebook
-from suite.settings.parameters import Declared, declared_in, parameters_of, parse_cell, validated
+from suite.settings.parameters import declared_in, parameters_of, parse_cell
 
 CELL = '''profile: str = "small"  # scale
 corpus: str = ""  # own text
@@ -63,55 +63,45 @@ def test_when_papermill_injected_a_cell_then_its_values_are_held_to_the_types(re
     assert isinstance(found.rate, float)
 
 
-@pytest.mark.parametrize("line, words", [
-    ("sede = [1]", ["unknown parameter 'sede'", "did you mean 'seeds'"]),
-    ("rate = '1e-4'", ["rate = '1e-4' is a str", "its type is float", "write 1.0e-4"]),
-    ("tokens = 1.5", ["tokens = 1.5 is a float", "int"]),
-    ("tokens = True", ["tokens = True is a bool", "int"]),
-    ("deep = 1", ["deep = 1 is a int", "bool"]),
-    ("seeds = 1", ["seeds = 1", "[1]"]),
-    ("seeds = 'one'", ["seeds = 'one'", "'[1, 2]'"]),
-    ("seeds = ['1']", ["seeds = '1' is a str", "int"]),
-    ("rate = float('inf')", ["rate = inf", "finite"]),
-    ("profile = 3", ["profile = 3", "str"]),
+def injected(line: str) -> tuple[str, str]:
+    """The parameters cell, and one that papermill adds."""
+    return CELL, f"# Parameters\n{line}\n"
+
+
+@pytest.mark.parametrize("cells, words", [
+    (injected("sede = [1]"), ["unknown parameter 'sede'", "did you mean 'seeds'"]),
+    (injected("rate = '1e-4'"), ["rate = '1e-4' is a str", "its type is float", "write 1.0e-4"]),
+    (injected("tokens = '2.5e3'"), ["tokens = '2.5e3' is a str", "its type is int", "write 2.5e+3"]),
+    (injected("tokens = 1.5"), ["tokens = 1.5 is a float", "int"]),
+    (injected("tokens = True"), ["tokens = True is a bool", "int"]),
+    (injected("deep = 1"), ["deep = 1 is a int", "bool"]),
+    (injected("seeds = 1"), ["seeds = 1", "[1]"]),
+    (injected("seeds = 'one'"), ["seeds = 'one'", "'[1, 2]'"]),
+    (injected("seeds = ['1']"), ["seeds = '1' is a str", "int"]),
+    (injected("rate = float('inf')"), ["rate = inf", "finite"]),
+    (injected("profile = 3"), ["profile = 3", "str"]),
+    # A parameters cell that is not the saved one, or was not run
+    ([CELL.replace("seeds: list", "sedes: list")], ["unknown parameter 'sedes'", "'seeds'"]),
+    ([CELL.replace("rate: float = 0.5  # a number\n", "")], ["rate is missing"]),
+    ([CELL.replace("tokens: int = 0", "tokens: float = 0.0")], ["tokens", "another type", "save it"]),
+    ([CELL.replace('names: list[str] = ["a", "b"]', "names: list[int] = [1]")], ["names", "another type"]),
+    ([CELL.replace("tokens: int = 0", "tokens = 0")], ["tokens = 0", "is not a parameter"]),
+    ([CELL.replace("tokens: int = 0", "tokens: int = 2 * 3")], ["must be a literal"]),
+    ([CELL.replace("tokens: int = 0", "tokens: int = 'no'")], ["tokens = 'no' is a str"]),
+    ([CELL.replace("tokens: int = 0", "tokens: complex = 0")], ["complex is not supported"]),
+    (["x = 1"], ["corpus", "not set: run the parameters cell first"]),
 ])
-def test_when_an_injected_value_is_wrong_then_the_error_names_it(read, line, words):
+def test_when_a_value_or_the_parameters_cell_is_wrong_then_the_error_names_it(read, cells, words):
     with pytest.raises(SuiteError) as error:
-        read(CELL, f"# Parameters\n{line}\n")
-    for word in ["07_trial", *words]:
-        assert word in str(error.value)
+        read(*cells)
+    assert all(word in str(error.value) for word in ["07_trial", *words]), error.value
 
 
 def test_when_the_cells_are_run_again_in_jupyterlab_then_only_the_last_ones_count(read):
     wrong, mended = "# Parameters\nsede = [1]\n", CELL.replace("[42]", "[7]")
-    with pytest.raises(SuiteError):
-        read(CELL, wrong)
     assert read(CELL, wrong, mended).seeds == (7,)     # the injected cell was deleted, the parameters run again
     with pytest.raises(SuiteError, match="sede"):
         read(CELL, mended, wrong)
-
-
-@pytest.mark.parametrize("old, new, words", [
-    ("seeds: list", "sedes: list", ["unknown parameter 'sedes'", "'seeds'"]),
-    ("rate: float = 0.5  # a number\n", "", ["rate missing"]),
-    ("tokens: int = 0", "tokens: float = 0.0", ["tokens has another type", "save it"]),
-    ("names: list[str] = [\"a\", \"b\"]", "names: list[int] = [1]", ["names has another type"]),
-    ("tokens: int = 0", "tokens = 0", ["tokens = 0", "is not a parameter"]),
-    ("tokens: int = 0", "tokens: int = 2 * 3", ["must be a literal"]),
-    ("tokens: int = 0", "tokens: int = 'no'", ["tokens = 'no' is a str"]),
-    ("tokens: int = 0", "tokens: complex = 0", ["complex is not supported"]),
-])
-def test_when_the_parameters_cell_is_not_the_saved_one_then_the_error_names_the_parameter(read, old, new, words):
-    assert old in CELL
-    with pytest.raises(SuiteError) as error:
-        read(CELL.replace(old, new))
-    for word in words:
-        assert word in str(error.value)
-
-
-def test_when_the_parameters_cell_was_not_run_then_the_error_says_so(read):
-    with pytest.raises(SuiteError, match="run the parameters cell first"):
-        read("x = 1")
 
 
 def test_when_a_folder_is_given_then_it_no_longer_depends_on_where_the_kernel_runs(read, tmp_path, monkeypatch):
@@ -119,22 +109,15 @@ def test_when_a_folder_is_given_then_it_no_longer_depends_on_where_the_kernel_ru
     assert read(CELL, "# Parameters\ncorpus = 'texts'\n").corpus == str(tmp_path / "texts")
 
 
-def test_when_a_cell_is_parsed_then_types_defaults_and_meanings_are_there():
-    cell = parse_cell(CELL, "x")
-    names = cell["names"]
-    assert (names.type, names.default, names.meaning) == ("list[str]", ("a", "b"), "some = texts")
-    assert list(cell) == ["profile", "corpus", "seeds", "tokens", "rate", "names", "deep"]
-    assert parse_cell('x: "int | None" = None  # ünïcode ✓', "x")["x"].meaning == "ünïcode ✓"
-
-
 @pytest.mark.parametrize("value, annotation, expected", [
     (3, "float", 3.0), (None, "int | None", None), (3, "int | None", 3),
     ([[1], [2, 3]], "list[list[int]]", ((1,), (2, 3))),
     ((1, 2), "tuple[int, ...]", (1, 2)), ("[0.5, 1]", "tuple[float, ...]", (0.5, 1.0)), ([], "list[int]", ()),
 ])
-def test_when_a_value_fits_its_type_then_it_is_taken(value, annotation, expected):
-    found = validated({"x": value}, {"x": Declared("x", annotation, ...)}, "here")["x"]
-    assert found == expected and type(found) is type(expected)
+def test_when_a_value_fits_its_type_then_it_is_taken_and_its_meaning_is_there(value, annotation, expected):
+    model = parse_cell(f'x: "{annotation}" = {value!r}  # ünïcode = ✓', "here")
+    assert model().x == expected and type(model().x) is type(expected)
+    assert model.model_fields["x"].description == "ünïcode = ✓"
 
 
 def test_when_the_saved_cell_changes_then_so_do_the_parameters_and_what_an_experiment_misses_is_named(read, tmp_path):
@@ -146,44 +129,31 @@ def test_when_the_saved_cell_changes_then_so_do_the_parameters_and_what_an_exper
     with pytest.raises(SuiteError, match="reads rate, which the parameters cell of its notebook does not declare"):
         _ = after.rate
     write(tmp_path / "07_trial.ipynb", CELL.replace("seeds: list[int] = [42]", "seed: int = 42"))
-    with pytest.raises(SuiteError, match="07_trial.ipynb, parameters cell: seeds missing"):
+    with pytest.raises(SuiteError, match="07_trial.ipynb, parameters cell: the parameter seeds is missing"):
         parameters_of("07_trial")
     with pytest.raises(SuiteError, match="unknown notebook '07_trail'; did you mean '07_trial'"):
         parameters_of("07_trail")
 
 
-@pytest.fixture
-def trial(tmp_path):
-    """Papermill's own command on a notebook that checks its parameters and shows them, run from another folder."""
+def test_when_papermill_runs_in_another_folder_then_a_list_as_text_is_a_list_and_an_unknown_name_fails(tmp_path):
     name = "01_window_sweep"
     committed = json.loads((paths.NOTEBOOKS / f"{name}.ipynb").read_text())["cells"]
     cell = next("".join(cell["source"]) for cell in committed if "parameters" in cell["metadata"].get("tags", []))
     write(tmp_path / "trial.ipynb", cell,
-          f"from suite.notebook import Notebook\nnb = Notebook({name!r}, globals())",
-          "print(nb.parameters.model_dump_json())")
-
-    def papermill(*arguments: str):
-        elsewhere = tmp_path / "elsewhere"
-        elsewhere.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "papermill", "--no-progress-bar", "../trial.ipynb", "out.ipynb", *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(paths.ROOT), "SUITE_OUTPUTS": str(tmp_path / "outputs")}
-        done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=120, env=environment)
-        return done, nbformat.read(elsewhere / "out.ipynb", as_version=4)
-    return papermill
-
-
-def test_when_papermill_passes_a_list_as_text_from_another_folder_then_the_notebook_has_the_list(trial):
-    done, executed = trial("-p", "seeds", "[1,2]", "-p", "tokens", "5000")
-    assert done.returncode == 0, done.stderr
-    shown = json.loads(executed.cells[-1].outputs[0].text)
-    assert shown["seeds"] == [1, 2] and shown["tokens"] == 5000
-    assert tuple(shown["windows"]) == declared_in(paths.NOTEBOOKS / "01_window_sweep.ipynb")["windows"].default
-
-
-def test_when_papermill_passes_an_unknown_name_then_the_cell_fails_with_the_message_alone(trial):
-    done, executed = trial("-p", "sede", "[1,2]")
-    assert done.returncode != 0
-    error = executed.cells[-2].outputs[-1]
-    assert error.output_type == "error" and error.ename == "SuiteError" and len(error.traceback) == 1
+          f"from suite.notebook import Notebook\n"            # without `In` the injected names are not looked at
+          f"print(Notebook({name!r}, {{**globals(), 'In': []}}).parameters.model_dump_json())",
+          f"nb = Notebook({name!r}, globals())", "print(nb)")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    command = [sys.executable, "-m", "papermill", "--no-progress-bar", "../trial.ipynb", "out.ipynb",
+               "-p", "seeds", "[1,2]", "-p", "tokens", "5000", "-p", "sede", "[1,2]"]
+    environment = {**os.environ, "PYTHONPATH": str(paths.ROOT), "SUITE_OUTPUTS": str(tmp_path / "outputs")}
+    done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=120, env=environment)
+    cells = nbformat.read(elsewhere / "out.ipynb", as_version=4).cells
+    shown, failed, after = [cell for cell in cells if cell.cell_type == "code"][-3:]
+    given = json.loads(shown.outputs[0].text)
+    assert given["seeds"] == [1, 2] and given["tokens"] == 5000
+    assert given["windows"] == list(declared_in(paths.NOTEBOOKS / f"{name}.ipynb")().windows)
+    [error] = failed.outputs                               # the message alone
+    assert done.returncode != 0 and error.ename == "SuiteError" and len(error.traceback) == 1 and after.outputs == []
     assert "unknown parameter 'sede'; did you mean 'seeds'" in error.traceback[0]
-    assert executed.cells[-1].outputs == []

@@ -11,7 +11,6 @@ import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from lib import paths
 from lib.config import Evaluation, RunConfig, freeze
@@ -45,42 +44,14 @@ def evaluation_kinds(evaluation: Evaluation, run: RunConfig) -> list[Hashable]:
     return [(evaluation, run.pattern.name, *like), (evaluation, *like), (evaluation.name, *like)]
 
 
-@lru_cache(maxsize=None)
-def stored_evaluation(name: str, parameters: str) -> Evaluation:
-    """An evaluation as the database holds it, parameters as JSON."""
-    return Evaluation(name, freeze(json.loads(parameters)))
-
-
-class Medians:
-    """Medians of measured values by kind; each is computed when it is asked for after a new value."""
-
-    def __init__(self) -> None:
-        self.values: dict[Hashable, list[float]] = defaultdict(list)
-        self.computed: dict[Hashable, float] = {}
-
-    def add(self, kinds: Iterable[Hashable], value: float) -> None:
-        for kind in kinds:
-            self.values[kind].append(value)
-            self.computed.pop(kind, None)
-
-    def first(self, kinds: Iterable[Hashable]) -> float | None:
-        """Median of the first of these kinds that has a value."""
-        for kind in kinds:
-            if kind in self.values:
-                if kind not in self.computed:
-                    self.computed[kind] = statistics.median(self.values[kind])
-                return self.computed[kind]
-        return None
-
-
 @dataclass
 class Estimator:
     """Seconds of training and evaluation on one thread of this machine."""
     may_measure: bool = True                                 # a matrix product's speed, which needs torch
-    rates: Medians = field(default_factory=Medians)          # tokens a second
+    # By kind: tokens a second of a run, seconds of an evaluation.
+    times: dict[Hashable, list[float]] = field(default_factory=lambda: defaultdict(list))
     speeds: list[tuple[str, float, float]] = field(default_factory=list)   # precision, operations a token and a second
-    similar: dict[tuple[str, float], float | None] = field(default_factory=dict)   # median speed by precision and size
-    evaluations: Medians = field(default_factory=Medians)    # seconds
+    medians: dict[Hashable, float | None] = field(default_factory=dict)    # of times and speeds, until one is added
     measured: dict[str, float] = field(default_factory=dict)               # operations a second, by precision
 
     @classmethod
@@ -106,13 +77,22 @@ class Estimator:
             self.add(run, row["tokens_per_s"])
         for row in database.connection.execute("select run_id, name, parameters, seconds from evaluations"):
             if row["run_id"] in runs:
-                evaluation = stored_evaluation(row["name"], row["parameters"])
-                self.evaluations.add(evaluation_kinds(evaluation, runs[row["run_id"]]), row["seconds"])
+                evaluation = Evaluation(row["name"], freeze(json.loads(row["parameters"])))
+                for kind in evaluation_kinds(evaluation, runs[row["run_id"]]):
+                    self.times[kind].append(row["seconds"])
 
     def add(self, run: RunConfig, tokens_per_s: float) -> None:
-        self.rates.add(run_kinds(run), tokens_per_s)
+        for kind in run_kinds(run):
+            self.times[kind].append(tokens_per_s)
         self.speeds.append((run.train.precision, operations(run), tokens_per_s * operations(run)))
-        self.similar.clear()
+        self.medians.clear()
+
+    def median(self, kinds: Iterable[Hashable]) -> float | None:
+        """Median of the first of these kinds that has a value."""
+        kind = next((kind for kind in kinds if kind in self.times), None)
+        if kind is not None and kind not in self.medians:
+            self.medians[kind] = statistics.median(self.times[kind])
+        return self.medians.get(kind)
 
     @property
     def knows(self) -> bool:
@@ -121,21 +101,19 @@ class Estimator:
 
     def rate(self, run: RunConfig) -> float:
         """Training tokens a second."""
-        known = self.rates.first(run_kinds(run))
+        known = self.median(run_kinds(run))
         return known if known is not None else self.speed(run.train.precision, operations(run)) / operations(run)
 
     def speed(self, precision: str, size: float) -> float:
         """Operations a second of a model of `size` operations a token: of similar timed models, else measured."""
-        if (precision, size) not in self.similar:
+        if (precision, size) not in self.medians:
             similar = [speed for p, s, speed in self.speeds if p == precision and 1 / ALIKE <= s / size <= ALIKE]
             similar = similar if similar or self.may_measure else [speed for *_, speed in self.speeds]
-            self.similar[precision, size] = statistics.median(similar) if similar else None
-        speed = self.similar[precision, size]
-        if speed is None:
-            if precision not in self.measured:
-                self.measured[precision] = measure(precision) * EFFICIENCY[precision]
-            speed = self.measured[precision]
-        return speed
+            self.medians[precision, size] = statistics.median(similar) if similar else None
+        speed = self.medians[precision, size]
+        if speed is None and precision not in self.measured:
+            self.measured[precision] = measure(precision) * EFFICIENCY[precision]
+        return self.measured[precision] if speed is None else speed
 
     def training(self, run: RunConfig) -> float:
         """Seconds of a whole training."""
@@ -143,7 +121,7 @@ class Estimator:
 
     def evaluation(self, run: RunConfig, evaluation: Evaluation) -> float:
         """Seconds of an evaluation."""
-        known = self.evaluations.first(evaluation_kinds(evaluation, run))
+        known = self.median(evaluation_kinds(evaluation, run))
         return EVALUATION_SHARE * self.training(run) if known is None else known
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 from lib import paths
 from lib.config import ModelConfig, PatternSpec, RunConfig, TrainConfig
@@ -21,8 +19,7 @@ from lib.errors import SuiteError, one_of
 from lib.patterns import build, pattern_class
 from suite.experiments.common import spec_of
 from suite.plan.cost import run_flops
-
-DRIVER = Path("/proc/driver/nvidia/version")
+from suite.settings.machine import DRIVER
 
 
 @dataclass(frozen=True)
@@ -36,11 +33,6 @@ class Gpu:
     fp32: float
     memory_gib: float
     source: str
-
-    @property
-    def model(self) -> set[str]:
-        """The words of its title without its memory."""
-        return {word for word in self.title.lower().split() if not word.endswith("gb")}
 
     def peak(self, precision: str) -> float:
         """Floating-point operations a second, at best, in `bf16` or `fp32`."""
@@ -63,18 +55,18 @@ PUBLISHED = "rtx-3090"                  # what the Fibonacci paper trained on
 
 def key(name: str) -> str:
     """A name as one types it (`H100`, `RTX 3090`, `rtx3090`) as a key of `GPUS`; a `SuiteError` names the nearest."""
+    def letters(text: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", text.lower())
+
     plain = {letters(text): known for known, gpu in GPUS.items() for text in (known, gpu.title)}
     return plain.get(letters(name)) or one_of(name.lower(), GPUS, "GPU")
-
-
-def letters(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", text.lower())
 
 
 def of_device(device: str, memory_gib: float) -> str | None:
     """The key of a GPU as its driver calls it, such as `NVIDIA A100-SXM4-40GB`; None if the table does not have it."""
     words = set(re.split(r"[^a-z0-9]+", device.lower()))
-    fitting = [known for known, gpu in GPUS.items() if gpu.model <= words and not words & OTHERS]
+    fitting = [known for known, gpu in GPUS.items() if not words & OTHERS
+               and all(word in words or word.endswith("gb") for word in gpu.title.lower().split())]
     return min(fitting, key=lambda known: abs(GPUS[known].memory_gib - memory_gib), default=None)
 
 
@@ -147,15 +139,12 @@ def paper_run(pattern: PatternSpec, seed: int = 42) -> RunConfig:
 def published_runs() -> dict[RunConfig, float]:
     """The runs whose training time is published, and that time in seconds, evaluations included."""
     from suite import published
-    return {paper_run(published_spec(row.base, row.schedule, int(row.window)), int(row.seed)): float(row.wall_seconds)
-            for row in published.read("cost").itertuples()}
-
-
-def published_spec(base: str, schedule: str, window: int) -> PatternSpec:
-    """The pattern of a published model, as the experiments write it."""
-    if schedule == "learned":
-        return spec_of(build("learned", base=base, window=window))
-    return spec_of(build("scaled_base", base=base, window=window, schedule=schedule))
+    seconds = {}
+    for row in published.read("cost").itertuples():
+        own = {} if row.schedule == "learned" else {"schedule": row.schedule}
+        pattern = build("learned" if not own else "scaled_base", base=row.base, window=int(row.window), **own)
+        seconds[paper_run(spec_of(pattern), int(row.seed))] = float(row.wall_seconds)
+    return seconds
 
 
 @lru_cache(maxsize=1)
@@ -165,16 +154,13 @@ def published_shares() -> dict[str, float]:
     Dense training was not timed: its speed is that of fixed keys times the ratio of the two in the published inference.
     """
     from suite import published
-    flops, seconds, tokens = defaultdict(float), defaultdict(float), defaultdict(float)
+    sums = {name: [0.0, 0.0, 0.0] for name in ("fixed", "learned")}        # operations, seconds, tokens
     for run, wall in published_runs().items():
-        name = kind(run.pattern)
-        flops[name] += run_flops(run)
-        seconds[name] += wall
-        tokens[name] += run.train.tokens
-    reached = {name: flops[name] / seconds[name] for name in flops}
-    dense_tokens_per_s = published.dense_inference() * tokens["fixed"] / seconds["fixed"]
-    reached["dense"] = dense_tokens_per_s * run_flops(paper_run(CHECKED["dense"]), tokens=1)
-    return {name: rate / GPUS[PUBLISHED].peak("bf16") for name, rate in reached.items()}
+        of_kind = sums[kind(run.pattern)]
+        of_kind[:] = map(sum, zip(of_kind, (run_flops(run), wall, run.train.tokens)))
+    peak, (_, seconds, tokens) = GPUS[PUBLISHED].peak("bf16"), sums["fixed"]
+    dense = published.dense_inference() * tokens / seconds * run_flops(paper_run(CHECKED["dense"]), tokens=1)
+    return {"dense": dense / peak} | {name: flops / wall / peak for name, (flops, wall, _) in sums.items()}
 
 
 def measured_shares(name: str) -> dict[str, float]:
@@ -221,7 +207,15 @@ def paper_matrix(runs: Iterable[RunConfig], speed: GpuSpeed | None) -> list[Matr
     if not groups[MODELS]:
         return []
     groups[TIMED] = groups[MODELS] + groups[REPLICATES]
-    return [matrix_row(part, group, speed) for part, group in groups.items() if group]
+    rows = []
+    for part, group in groups.items():
+        flops = [run_flops(run) for run in group]
+        hours = sum(map(speed.seconds, group, flops)) / 3600 if speed else None
+        known = [published_runs()[paper_run(run.pattern, run.train.seed)] for run in group
+                 if part in (MODELS, REPLICATES, TIMED)]
+        rows.append(MatrixRow(part, len(group), sum(run.train.tokens for run in group), sum(flops), hours,
+                              sum(known) / 3600 if known else None))
+    return [row for row in rows if row.runs]
 
 
 def part_of_paper(run: RunConfig) -> str:
@@ -235,13 +229,3 @@ def part_of_paper(run: RunConfig) -> str:
     if run.pattern == CHECKED["dense"]:
         return DENSE if first else SEEDS
     return SEEDS if paper_run(run.pattern) in published_runs() else CONTROLS
-
-
-def matrix_row(part: str, runs: list[RunConfig], speed: GpuSpeed | None) -> MatrixRow:
-    flops = [run_flops(run) for run in runs]
-    hours = published = None
-    if speed is not None:
-        hours = sum(map(speed.seconds, runs, flops)) / 3600
-    if part in (MODELS, REPLICATES, TIMED):
-        published = sum(published_runs()[paper_run(run.pattern, run.train.seed)] for run in runs) / 3600
-    return MatrixRow(part, len(runs), sum(run.train.tokens for run in runs), sum(flops), hours, published)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from lib import paths
-from lib.errors import SuiteError
 from lib.text import duration
 from suite.experiments.base import merged
 from suite.plan import gpus
 from suite.plan.cost import evaluation_flops, peak_bytes, run_flops
 from suite.plan.estimate import Estimator
 from suite.run.database import Database
-from suite.settings.parameters import notebook_names
+from suite.settings.progress import text_table
 
 if TYPE_CHECKING:
     from lib.config import Evaluation, RunConfig
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
 
 DOMAINS = 4                 # of held-out text, where there is no corpus yet that says how many
 USABLE = 0.9                # of a GPU's memory: the rest is its driver's, and lost between blocks
+# The plan has a line a notebook and one for all of them. What is needed more than once counts where it is needed first.
+COLUMNS = {"runs": "sum",
+           "shared": "sum",            # of the runs: an earlier notebook needs them too
+           "done": "sum",              # of the runs: trained and evaluated already
+           "to_train": "sum",
+           "tokens": "sum",            # to train
+           "evaluations": "sum",       # to do
+           "flops": "sum",             # operations of both
+           "memory_gib": "max",        # most that one of the runs needs, of a GPU
+           "micro_batches": "max",     # into how many, at most, a run's batch is split so that it fits that GPU
+           "minutes": "sum",           # on this machine, with the profile's workers side by side
+           "hours": "sum"}             # on one GPU by name, one run after the other
 
 
 @dataclass(frozen=True)
@@ -34,31 +47,6 @@ class Planned:
     parameters: Parameters
     jobs: tuple[Job, ...]
     alone: bool = False                  # executed when nothing trains any more
-
-
-@dataclass(frozen=True)
-class NotebookCost:
-    """One line of the plan. A run that an earlier notebook needs too is `shared`, and its work counts there."""
-    notebook: str
-    runs: int
-    shared: int
-    done: int                            # of the runs: trained and evaluated already
-    to_train: int
-    tokens: int                          # to train
-    evaluations: int                     # to do
-    flops: float                         # operations of both
-    memory_gib: float                    # most that one of the runs needs, of a GPU
-    micro_batches: int                   # into how many, at most, a run's batch is split so that it fits that GPU
-    minutes: float                       # on this machine, with the profile's workers side by side
-    hours: float | None                  # on one GPU by name, one run after the other
-
-
-def notebooks() -> list[str]:
-    """Names of the suite's notebooks, in their order."""
-    names = notebook_names()
-    if not names:
-        raise SuiteError(f"{paths.NOTEBOOKS} holds no notebooks")
-    return names
 
 
 def planned(profile: Profile, notebook: str) -> Planned:
@@ -87,28 +75,28 @@ def outlook(plans: Sequence[Planned], profile: Profile, corpus: Corpus | None, g
     everything = merged(job for plan in plans for job in plan.jobs)
     untrained, lacking = work_left(everything, profile, corpus)
     asked: dict[RunConfig, set[Evaluation]] = {}             # by earlier notebooks
-    lines = []
-    for plan in plans:
-        jobs = merged(plan.jobs)
-        train = [job.run for job in jobs if job.run in untrained and job.run not in asked]
-        evaluate = [(job.run, evaluation) for job in jobs for evaluation in job.evaluations
-                    if evaluation in lacking[job.run] and evaluation not in asked.get(job.run, ())]
-        flops = [(run, run_flops(run)) for run in train]
-        flops += [(run, evaluation_flops(run, evaluation, domains)) for run, evaluation in evaluate]
-        seconds = sum(map(estimator.training, train)) + sum(estimator.evaluation(*pair) for pair in evaluate)
-        memory = [memory_of(job.run, speed) for job in jobs]
-        done = [job for job in jobs if job.run not in untrained and lacking[job.run].isdisjoint(job.evaluations)]
-        lines.append(NotebookCost(
-            plan.notebook, runs=len(jobs), shared=sum(job.run in asked for job in jobs), done=len(done),
-            to_train=len(train), tokens=sum(run.train.tokens for run in train), evaluations=len(evaluate),
-            flops=sum(count for _, count in flops), memory_gib=max((gib for gib, _ in memory), default=0.0),
-            micro_batches=max((parts for _, parts in memory), default=1), minutes=seconds / 60 / profile.workers,
-            hours=sum(speed.seconds(*pair) for pair in flops) / 3600 if speed else None))
-        for job in jobs:
-            asked.setdefault(job.run, set()).update(job.evaluations)
-    done = sum(job.run not in untrained and not lacking[job.run] for job in everything)
+    rows = []
+    for plan, job in [(plan, job) for plan in plans for job in merged(plan.jobs)]:
+        run, first = job.run, job.run not in asked
+        known = asked.setdefault(run, set())
+        train, evaluate = first and run in untrained, [e for e in job.evaluations if e in lacking[run] - known]
+        known.update(job.evaluations)
+        flops = (run_flops(run) if train else 0.0) + sum(evaluation_flops(run, e, domains) for e in evaluate)
+        seconds = (estimator.training(run) if train else 0.0) + sum(estimator.evaluation(run, e) for e in evaluate)
+        memory, parts = memory_of(run, speed)
+        costs = {"to_train": int(train), "tokens": train * run.train.tokens, "evaluations": len(evaluate),
+                 "flops": flops, "memory_gib": memory, "micro_batches": parts,
+                 "minutes": seconds / 60 / profile.workers, "hours": speed.seconds(run, flops) / 3600 if speed else 0.0}
+        done = run not in untrained and lacking[run].isdisjoint(job.evaluations)
+        all_done = first and run not in untrained and not lacking[run]
+        rows += [{"notebook": plan.notebook, "runs": 1, "shared": int(not first), "done": int(done), **costs},
+                 {"notebook": "total", "runs": int(first), "shared": 0, "done": int(all_done), **costs}]
+    lines = pd.DataFrame(rows, columns=["notebook", *COLUMNS]).groupby("notebook").agg(COLUMNS)
+    lines = lines.reindex([*(plan.notebook for plan in plans), "total"], fill_value=0)
+    if speed is None:
+        lines["hours"] = None
     matrix = gpus.paper_matrix([job.run for job in everything], speed)
-    return Outlook(profile, lines, total(lines, len(everything), done), not estimator.measured, speed, matrix)
+    return Outlook(profile, lines.reset_index(), not estimator.measured, speed, matrix)
 
 
 def work_left(jobs: Sequence[Job], profile: Profile,
@@ -126,84 +114,68 @@ def work_left(jobs: Sequence[Job], profile: Profile,
     return untrained, lacking
 
 
-def total(lines: Sequence[NotebookCost], runs: int, done: int) -> NotebookCost:
-    summed = {name: sum(getattr(line, name) for line in lines)
-              for name in ("to_train", "tokens", "evaluations", "flops", "minutes")}
-    largest = {name: max((getattr(line, name) for line in lines), default=0)
-               for name in ("memory_gib", "micro_batches")}
-    hours = [line.hours for line in lines if line.hours is not None]
-    return NotebookCost("total", runs, 0, done, **summed, **largest, hours=sum(hours) if hours else None)
-
-
 def memory_of(run: RunConfig, speed: gpus.GpuSpeed | None) -> tuple[float, int]:
     """GiB at the peak of a training, and its number of micro-batches: as few as the GPU holds."""
-    def needed(windows: int) -> int:
-        return peak_bytes(run.model, run.train.precision, windows * run.train.length)
+    def needed(windows: int) -> float:
+        return peak_bytes(run.model, run.train.precision, windows * run.train.length) / 2 ** 30
 
     batch, parts = run.train.batch, 1
     if speed is not None:
-        room = USABLE * speed.gpu.memory_gib * 2 ** 30
-        parts = next((n for n in range(1, batch) if needed(-(-batch // n)) <= room), batch)
-    return needed(-(-batch // parts)) / 2 ** 30, parts
+        parts = next((n for n in range(1, batch) if needed(-(-batch // n)) <= USABLE * speed.gpu.memory_gib), batch)
+    return needed(-(-batch // parts)), parts
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """The plan: a line a notebook and their total. timed: all times come from runs that were timed on this machine."""
+    """The plan: a line (`COLUMNS`) a notebook, the last for all. timed: all times come from runs timed on this machine.
+    """
     profile: Profile
-    notebooks: list[NotebookCost]
-    total: NotebookCost
+    lines: pd.DataFrame
     timed: bool
     speed: gpus.GpuSpeed | None = None
     matrix: Sequence[gpus.MatrixRow] = ()
 
+    @property
+    def nothing_to_do(self) -> bool:
+        return not self.lines[["to_train", "evaluations"]].to_numpy().any()
+
     def json(self) -> str:
         """For programs; hours are null without a GPU."""
-        speed = self.speed
+        speed, (*notebooks, total) = self.speed, self.lines.to_dict("records")
         gpu = None if speed is None else {"name": speed.name, **asdict(speed.gpu), "shares_of_peak": speed.shares,
                                           "measured": sorted(speed.measured)}
-        return json.dumps({"profile": self.profile.name, "timed": self.timed, "gpu": gpu,
-                           "notebooks": list(map(asdict, self.notebooks)), "total": asdict(self.total),
-                           "matrix": list(map(asdict, self.matrix))}, indent=1)
+        return json.dumps({"profile": self.profile.name, "timed": self.timed, "gpu": gpu, "notebooks": notebooks,
+                           "total": total, "matrix": list(map(asdict, self.matrix))}, indent=1)
 
     def text(self) -> str:
-        profile, speed = self.profile, self.speed
-        header = ["notebook", "runs", "shared", "done", "to train", "tokens", "evals", "FLOPs", "memory", "time"]
+        profile, speed, lines = self.profile, self.speed, list(self.lines.itertuples())
+        header = ["notebook", "runs", "shared", "done", "to train", "tokens", "evals", "FLOPs", "GiB", "time"]
         cells = [[line.notebook, line.runs, line.shared, line.done, line.to_train, amount(line.tokens),
-                  line.evaluations,
-                  f"{line.flops:.1e}", f"{line.memory_gib:.1f} GiB", duration(60 * line.minutes),
-                  *([in_hours(line.hours)] if speed else [])] for line in [*self.notebooks, self.total]]
+                  line.evaluations, f"{line.flops:.1e}", f"{line.memory_gib:.1f}", duration(60 * line.minutes),
+                  *([in_hours(line.hours)] if speed else [])] for line in lines]
         header += [f"{speed.gpu.title}, h"] if speed else []
         source = "from runs timed on this machine" if self.timed else \
             "rough, as no run of such a model was timed on this machine yet"
         split = [f"{line.notebook}: batches are split in up to {line.micro_batches} to fit"
-                 for line in [*self.notebooks, self.total] if line.micro_batches > 1]
+                 for line in lines if line.micro_batches > 1]
         return "\n".join([
-            f"profile {profile.name}: {profile.description}", "",
-            *table([header, *cells], (22, 6, 8, 6, 10, 10, 7, 9, 11, 14, 16)), "",
+            f"profile {profile.name}: {profile.description}", "", text_table(header, cells), "",
             f"time: on this machine, {source}, {profile.workers} side by side",
             "shared: an earlier notebook needs the run too, and its training counts there",
-            "memory: most that one training needs on a GPU: weights, gradients, AdamW's moments, activations, logits",
+            "GiB: most that one training needs on a GPU: weights, gradients, AdamW's moments, activations, logits",
             *split, *([speed.text()] if speed else []), *(self.matrix_text() if self.matrix else [])])
 
     def matrix_text(self) -> list[str]:
         """The planned runs that reproduce the Fibonacci paper, with their published times."""
         gpu = self.speed.gpu.title if self.speed else ""
-        header = ("training, by what it is", "runs", "tokens", "FLOPs", f"{gpu}, h" if gpu else "", "published, h")
-        cells = [(row.part, row.runs, amount(row.tokens), f"{row.flops:.1e}", in_hours(row.hours),
-                  in_hours(row.published_hours)) for row in self.matrix]
-        lines = ["", *table([header, *cells], (26, 6, 10, 10, 16, 14)), ""]
+        header = ["training, by what it is", "runs", "tokens", "FLOPs", f"{gpu}, h" if gpu else "", "published, h"]
+        lines = ["", text_table(header, [[row.part, row.runs, amount(row.tokens), f"{row.flops:.1e}",
+                                          in_hours(row.hours), in_hours(row.published_hours)] for row in self.matrix])]
         timed = next(row for row in self.matrix if row.part == gpus.TIMED)
         if gpu:
-            lines.append(f"the published matrix, {timed.runs} runs: {in_hours(timed.hours)} hours on one {gpu}; "
-                         f"published: {in_hours(timed.published_hours)} GPU-hours on RTX 3090s, evaluations included")
+            lines += ["", f"the published matrix, {timed.runs} runs: {in_hours(timed.hours)} hours on one {gpu}; "
+                          f"published: {in_hours(timed.published_hours)} GPU-hours on RTX 3090s, evaluations included"]
         return lines
-
-
-def table(rows: Sequence[Sequence[Any]], widths: Sequence[int]) -> list[str]:
-    """The first column to the left, the others to the right."""
-    return [f"{name:<{widths[0]}}" + "".join(map("{:>{}}".format, numbers, widths[1:]))
-            for name, *numbers in rows]
 
 
 def in_hours(hours: float | None) -> str:

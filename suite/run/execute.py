@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib import paths
-from suite.settings.parameters import KERNEL, declared_in, plain, validated
+from suite.settings import parameters
+from suite.settings.parameters import KERNEL, declared_in
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -44,8 +45,7 @@ class Execution:
 
 def checked(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """`values` as the notebook's parameters cell declares them. What papermill would let pass is a `SuiteError`."""
-    valid = validated(values, declared_in(path), path.name)
-    return {name: plain(value) for name, value in valid.items()}
+    return parameters.checked(declared_in(path), values, path.name).model_dump(mode="json", exclude_unset=True)
 
 
 # The process that executes

@@ -32,11 +32,12 @@ from lib.step import Ranks
 from lib.text import duration
 from lib.training import load_run
 from suite.experiments.base import merged
-from suite.plan.outlook import notebooks, planned
+from suite.plan.outlook import planned
 from suite.run.database import Database
 from suite.run.engine import Assignment, assignments
 from suite.run.worker import Worker, described
 from suite.settings.machine import cores
+from suite.settings.parameters import notebook_names
 from suite.settings.progress import Active, Snapshot, display
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def start(options: argparse.Namespace, member: Member) -> int:
     profile = load(options.profile, folder)
     text = corpus(profile.corpus, lambda line: print(f"corpus: {line}", file=sys.stderr, flush=True))
     names = [name.removesuffix(".ipynb") for name in options.notebooks]
-    return lead(profile, text, names or notebooks(), member, options.weights_only)
+    return lead(profile, text, names or notebook_names(), member, options.weights_only)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lib import paths
 from lib.config import Evaluation, RunConfig, fingerprint
-from lib.errors import SuiteError
+from lib.errors import SuiteError, one_of
 
 if TYPE_CHECKING:
     from lib.data import Corpus
@@ -27,8 +27,6 @@ NEUTRAL = frozenset({"lib.errors", "lib.paths", "lib.files", "lib.registry"})
 PACKAGES = ("lib", "data_prep", "suite")
 TRAINING = ("lib.training", "suite.tasks")
 NAME = re.compile(r"""^    name(?:: .*)? = ["'](.+)["']$""", re.MULTILINE)
-
-Imports = tuple[tuple[str, str], ...]
 
 
 def file_of(module: str) -> Path | None:
@@ -63,11 +61,11 @@ class Bare(ast.NodeTransformer):
 
 
 @lru_cache(maxsize=None)
-def bare(text: str) -> tuple[str, Imports]:
+def bare(text: str) -> tuple[str, list[tuple[str, str]]]:
     """The code of a file without comments, docstrings and imports of the suite, and these imports."""
     transformer = Bare()
     code = ast.unparse(transformer.visit(ast.parse(text)))
-    return code, tuple(sorted(transformer.imports))
+    return code, sorted(transformer.imports)
 
 
 @lru_cache(maxsize=None)
@@ -102,7 +100,7 @@ def defined_in(package: str) -> dict[str, str]:
 def strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, tuple):
         for item in value:
             yield from strings(item)
 
@@ -115,19 +113,17 @@ def training_modules(run: RunConfig) -> tuple[str, ...]:
 @lru_cache(maxsize=None)
 def modules_of(pattern: str, source: str) -> tuple[str, ...]:
     patterns, tasks = defined_in("lib.patterns"), defined_in("suite.tasks")
-    if pattern not in patterns:
-        raise SuiteError(f"pattern {pattern!r}: no file of lib/patterns defines it")
-    return tuple(sorted({*TRAINING, patterns[pattern], *([tasks[source]] if source in tasks else [])}))
+    own = patterns[one_of(pattern, patterns, "pattern")]
+    return tuple(sorted({*TRAINING, own, *([tasks[source]] if source in tasks else [])}))
 
 
 def evaluation_modules(evaluation: Evaluation) -> tuple[str, ...]:
     """The modules of an evaluation beyond its run: its own, and patterns and tasks that its parameters name."""
     evals = defined_in("suite.evals")
-    if evaluation.name not in evals:
-        raise SuiteError(f"evaluation {evaluation.name!r}: no file of suite/evals defines it")
+    own = evals[one_of(evaluation.name, evals, "evaluation")]
     known = defined_in("lib.patterns") | defined_in("suite.tasks")
     named = {known[text] for text in strings(evaluation.parameters) if text in known}
-    return tuple(sorted({"suite.evals", evals[evaluation.name], *named}))
+    return tuple(sorted({"suite.evals", own, *named}))
 
 
 def data_fingerprint(run: RunConfig, corpus: Corpus | None) -> str:

@@ -1,4 +1,4 @@
-"""What a result was made with: versions and machine, as the database and the report state them."""
+"""Versions and machine, as the database and the report state them, and what the machine can do."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from lib import paths
 
 WORKER_GIB = 2                  # of memory, for each run: one of `small` takes half of it
+DRIVER = Path("/proc/driver/nvidia/version")     # looked for first, since importing torch takes a second
 
 
 @lru_cache(maxsize=1)
@@ -31,13 +32,17 @@ def machine() -> str:
 
 
 def processor() -> str:
-    if platform.system() == "Linux":
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        if found := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
-            return " ".join(found[1].split())
+    if found := re.search(r"^model name\s*:\s*(.+)$", cpuinfo(), re.MULTILINE):
+        return " ".join(found[1].split())
     if platform.system() == "Darwin":
         return subprocess.check_output(["sysctl", "-n", "machdep.cpu.brand_string"], text=True).strip()
     return platform.processor() or platform.machine()
+
+
+def cpuinfo() -> str:
+    """What Linux says of the processor; empty on other systems."""
+    path = Path("/proc/cpuinfo")
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def cores() -> int:
@@ -49,3 +54,12 @@ def side_by_side() -> int:
     """Runs that this machine trains at once, with a thread each: as many as it has cores and memory for, at most 8."""
     import psutil
     return max(1, min(8, cores(), int(psutil.virtual_memory().total / 2 ** 30 / WORKER_GIB)))
+
+
+def has_bf16() -> bool:
+    """Whether training in bf16 is quicker here."""
+    if DRIVER.exists():
+        import torch
+        if torch.cuda.is_available():
+            return torch.cuda.is_bf16_supported(including_emulation=False)
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(cpuinfo().split())

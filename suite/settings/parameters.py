@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -22,18 +23,17 @@ from lib.errors import SuiteError, one_of
 
 SCALARS = {"int": int, "float": float, "str": str, "bool": bool}
 WANTED = {"int_type": "int", "float_type": "float", "string_type": "str", "bool_type": "bool"}   # by pydantic's error
-STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+NUMBER = re.compile(r"([-+]?\d+(?:\.\d*)?)(?:e([-+]?\d+))?", re.IGNORECASE)
 KERNEL, TAG = "python3", "parameters"
-Model = TypeVar("Model", bound=BaseModel)
 
 
-class Undeclared(SuiteError, AttributeError):
-    """An experiment reads a parameter that its notebook's parameters cell does not declare."""
+class Strict(BaseModel):
+    """A model without unknown names, conversions, NaN and infinity. Defaults are held to their types too."""
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
 
-class Parameters(BaseModel):
+class Parameters(Strict):
     """What every notebook declares; the model of a notebook adds its own parameters, and all defaults."""
-    model_config = STRICT
     profile: str                    # model, recipe and corpus: a file of profiles/
     corpus: str                     # folder of a person's own text; empty: the profile's corpus
     seeds: tuple[int, ...]          # initialisation and order of the data; one run each
@@ -45,82 +45,64 @@ class Parameters(BaseModel):
         raise Undeclared(f"the experiment reads {name}, which the parameters cell of its notebook does not declare")
 
 
-@dataclass(frozen=True)
-class Declared:
-    """One line of a parameters cell: `name: type = default  # meaning`."""
-    name: str
-    type: str
-    default: Any
-    meaning: str = ""
+class Undeclared(SuiteError, AttributeError):
+    """An experiment reads a parameter that its notebook's parameters cell does not declare."""
+
+
+Model = TypeVar("Model", bound=Strict)
 
 
 # Values held to their types
 
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """A `SuiteError` that is raised inside begins with `where`."""
+    try:
+        yield
+    except SuiteError as error:
+        raise SuiteError(f"{where}: {error}") from None
+
+
+def require_known(names: Iterable[str], known: Iterable[str], where: str, kind: str = "parameter") -> None:
+    with located(where):
+        for name in names:
+            one_of(name, known, kind)
+
+
 def checked(model: type[Model], values: Mapping[str, Any], where: str, kind: str = "parameter") -> Model:
-    """`values` as an instance of the strict `model`; a `SuiteError` that begins with `where` names what is wrong."""
+    """`values` as an instance of `model`; a `SuiteError` that begins with `where` names what is wrong."""
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
         # A misspelt name is missing too: the unknown name is what helps.
-        first = min(error.errors(), key=lambda own: own["type"] != "extra_forbidden")
-        raise SuiteError(complaint(model, first, where, kind)) from None
+        first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    *sections, name = [part for part in first["loc"] if isinstance(part, str)]
+    with located(", ".join([where, *sections])):
+        if first["type"] == "extra_forbidden":
+            known = model.model_fields[sections[0]].annotation if sections else model
+            one_of(name, known.model_fields, "key" if sections else kind)
+        if first["type"] == "missing":
+            raise SuiteError(f"the {'key' if sections else kind} {name} is missing")
+        raise SuiteError(f"{name} = {first['input']!r} {complaint(first)}")
 
 
-def complaint(model: type[BaseModel], error: Mapping[str, Any], where: str, kind: str) -> str:
-    """An error of pydantic in the suite's words: where, what, which value, and the remedy."""
-    *sections, name = [part for part in error["loc"] if isinstance(part, str)]
-    for section in sections:
-        model, kind = model_at(model, section), "key"
-    where, value, reason = ", ".join([where, *sections]), error["input"], error["type"]
-    if reason == "extra_forbidden":
-        return f"{where}: {unknown(name, model.model_fields, kind)}"
-    if reason == "missing":
-        return f"{where}: the {kind} {name} is missing"
-    if reason in WANTED:
-        wanted = WANTED[reason]
-        return (f"{where}: {name} = {value!r} is a {type(value).__name__}, but its type is {wanted}"
-                f"{yaml_remedy(value, wanted)}")
-    context = error.get("ctx", {})
-    words = {"finite_number": "a finite number is needed", "dict_type": "a mapping, {} for an empty one",
-             "greater_than": f"above {context.get('gt')}", "greater_than_equal": f"at least {context.get('ge')}",
-             "model_type": f"a mapping with {', '.join(model_at(model, name).model_fields)}"}
-    said = str(context["error"]) if reason == "value_error" else words.get(reason, error["msg"])
-    return f"{where}: {name} = {value!r} is not valid: {said}"
+def complaint(error: Mapping[str, Any]) -> str:
+    """What pydantic has against a value, in the suite's words."""
+    value, wanted = error["input"], WANTED.get(error["type"])
+    if wanted is None:
+        return f"is not valid: {error['msg'].removeprefix('Value error, ').replace('Input should', 'it should')}"
+    remedy = yaml_remedy(value) if isinstance(value, str) and wanted in ("int", "float") else ""
+    return f"is a {type(value).__name__}, but its type is {wanted}{remedy}"
 
 
-def model_at(model: type[BaseModel], name: str) -> type[BaseModel]:
-    """The model of a field; one without fields where the field holds no model."""
-    annotation = model.model_fields[name].annotation if name in model.model_fields else None
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else BaseModel
-
-
-def unknown(name: str, names: Iterable[str], kind: str) -> str:
-    """The message for a name that is none of `names`, with the nearest; empty if it is one."""
-    try:
-        return "" if one_of(name, names, kind) else ""
-    except SuiteError as error:
-        return str(error)
-
-
-def require_known(names: Iterable[str], declared: Iterable[str], where: str, kind: str = "parameter") -> None:
-    for name in names:
-        if message := unknown(name, declared, kind):
-            raise SuiteError(f"{where}: {message}")
-
-
-def yaml_remedy(value: Any, wanted: str) -> str:
-    """How to write a number that YAML took for a string: 1.1 does so with an exponent but no point."""
-    if not isinstance(value, str) or wanted not in ("int", "float"):
+def yaml_remedy(text: str) -> str:
+    """How to write a number that YAML 1.1 took for a string: it was quoted, or its exponent lacks point or sign."""
+    number = NUMBER.fullmatch(text)
+    if number is None:
         return ""
-    try:
-        number = float(value)
-    except ValueError:
-        return ""
-    if "e" not in value.lower():
-        return f": write {value} without quotes"
-    mantissa, _, exponent = f"{number:e}".partition("e")
-    point = mantissa.rstrip("0")
-    return f": YAML reads {value} as a string, write {point + '0' if point.endswith('.') else point}e{int(exponent)}"
+    if number[2] is None:
+        return f": write {text} without quotes"
+    return f": YAML reads {text} as a string, write {number[1]}{'.0' * ('.' not in number[1])}e{int(number[2]):+d}"
 
 
 def as_tuple(declared: str, value: Any) -> tuple[Any, ...]:
@@ -155,21 +137,6 @@ def type_of(annotation: str, where: str) -> Any:
     return resolved(ast.parse(annotation, mode="eval").body)
 
 
-def model_of(declared: Iterable[Declared], where: str, base: type[BaseModel] | None = None) -> type[BaseModel]:
-    """A strict pydantic model of these declarations; a default of `...` must be given."""
-    fields = {own.name: (type_of(own.type, f"{where}: {own.name}"), Field(own.default, description=own.meaning))
-              for own in declared}
-    config = {} if base else {"__config__": STRICT}
-    return create_model("Parameters", __base__=base, **config, **fields)
-
-
-def validated(values: Mapping[str, Any], declared: Mapping[str, Declared], where: str,
-              kind: str = "parameter") -> dict[str, Any]:
-    """`values` with every name known and every value of its declared type; sequences come back as tuples."""
-    valid = checked(model_of(declared.values(), where), values, where, kind)
-    return {name: getattr(valid, name) for name in values}
-
-
 # Notebooks
 
 def notebook_names() -> list[str]:
@@ -185,19 +152,11 @@ def parameters_of(notebook: str) -> type[Parameters]:
 
 @lru_cache(maxsize=None)
 def _model_in(path: Path, changed: int) -> type[Parameters]:
-    declared = declared_in(path)
-    require_declared(Parameters.model_fields, declared, path.name)
-    return model_of(declared.values(), path.name, Parameters)
+    return declared_in(path, Parameters)
 
 
-def require_declared(names: Iterable[str], declared: Iterable[str], where: str) -> None:
-    absent = [name for name in names if name not in declared]
-    if absent:
-        raise SuiteError(f"{where}, parameters cell: {', '.join(absent)} missing, which the experiment has")
-
-
-def declared_in(path: Path) -> dict[str, Declared]:
-    """What the parameters cell of a notebook declares; the notebook must have the right kernel."""
+def declared_in(path: Path, base: type[Strict] = Strict) -> type[Strict]:
+    """The model that a notebook's parameters cell declares beyond `base`; the notebook must have the right kernel."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         kernel = content["metadata"].get("kernelspec", {}).get("name")
@@ -212,16 +171,16 @@ def declared_in(path: Path) -> dict[str, Declared]:
     if len(tagged) != 1 or tagged[0]["cell_type"] != "code":
         raise SuiteError(f"{path.name}: {len(tagged)} cells are tagged {TAG!r}, one code cell must be (else papermill "
                          "puts what it is given above the defaults). In JupyterLab: Property Inspector, Cell Tags")
-    return parse_cell("".join(tagged[0]["source"]), path.name)
+    return parse_cell("".join(tagged[0]["source"]), path.name, base)
 
 
-def parse_cell(source: str, where: str) -> dict[str, Declared]:
-    """The declarations of a parameters cell. Only lines `name: type = literal  # meaning` may stand in one."""
+def parse_cell(source: str, where: str, base: type[Strict] = Strict) -> type[Strict]:
+    """The model that a parameters cell declares. Only lines `name: type = literal  # meaning` may stand in one."""
     try:
         body = ast.parse(source).body
     except SyntaxError as error:
         raise SuiteError(f"{where}: the parameters cell is not Python (line {error.lineno}: {error.msg})") from None
-    lines, declared = source.splitlines(), {}
+    lines, fields = source.splitlines(), {}
     for statement in body:
         text = f"{where}: parameters cell, {lines[statement.lineno - 1].strip()!r}"
         if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value):
@@ -232,17 +191,14 @@ def parse_cell(source: str, where: str) -> dict[str, Declared]:
             raise SuiteError(f"{text}: the value must be a literal, not derived") from None
         behind = lines[statement.end_lineno - 1].encode()[statement.end_col_offset:].decode()    # `ast` counts bytes
         name, annotation = statement.target.id, ast.unparse(statement.annotation).strip("'\"")
-        declared[name] = Declared(name, annotation, default, behind.strip().removeprefix("#").strip())
-    defaults = validated({name: own.default for name, own in declared.items()}, declared, f"{where}, parameters cell")
-    return {name: Declared(name, own.type, defaults[name], own.meaning) for name, own in declared.items()}
+        fields[name] = (type_of(annotation, f"{where}: {name}"),
+                        Field(default, description=behind.strip().removeprefix("#").strip()))
+    model = create_model("Parameters", __base__=base, **fields)
+    checked(model, {}, f"{where}, parameters cell")
+    return model
 
 
 def assigned(source: str) -> list[str]:
     """The names that papermill's injected cell sets."""
     return [target.id for statement in ast.parse(source).body if isinstance(statement, ast.Assign)
             for target in statement.targets if isinstance(target, ast.Name)]
-
-
-def plain(value: Any) -> Any:
-    """Tuples as lists, for YAML, JSON and papermill's injected cell."""
-    return [plain(v) for v in value] if isinstance(value, (list, tuple)) else value

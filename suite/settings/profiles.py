@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import platform
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, Field, PositiveFloat
+from pydantic import Field, PositiveFloat, create_model
 
 from data_prep.config import CorpusConfig
 from lib import paths
 from lib.config import Items, ModelConfig, TrainConfig, freeze
 from lib.errors import SuiteError, one_of, require
-from suite.settings.machine import side_by_side
-from suite.settings.parameters import (STRICT, Declared, Parameters, checked, model_of, notebook_names, parameters_of,
-                                       require_known)
+from suite.settings.machine import has_bf16, side_by_side
+from suite.settings.parameters import (Parameters, Strict, checked, located, notebook_names, parameters_of,
+                                       require_known, type_of)
 
 Count = Annotated[int, Field(ge=1)]
 HUB = ("hub", "apart", "tokenizer")         # keys of a corpus of the hub
 
 
-def section(cls: type, required: str, without: str) -> type[BaseModel]:
+def section(cls: type, required: str, without: str) -> type[Strict]:
     """A section of the file: fields of a configuration. `required` must be there; the rest has the paper's values."""
-    fields = [f for f in dataclasses.fields(cls) if f.name != without]
-    declared = (Declared(f.name, f.type, ... if f.name in required.split() else f.default) for f in fields)
-    return model_of(declared, cls.__name__)
+    fields = {f.name: (type_of(f.type, f.name), ... if f.name in required.split() else f.default)
+              for f in dataclasses.fields(cls) if f.name != without}
+    return create_model(cls.__name__, __base__=Strict, **fields)
 
 
 CORPUS = section(CorpusConfig, "vocab train_tokens heldout_tokens", without="folder")
@@ -35,9 +34,8 @@ MODEL = section(ModelConfig, "d_model layers heads kv_heads head_dim hidden", wi
 TRAIN = section(TrainConfig, "steps batch length lr warmup precision eval_every", without="seed")
 
 
-class ProfileFile(BaseModel):
+class ProfileFile(Strict):
     """The sections of a profile's file."""
-    model_config = STRICT
     description: str
     corpus: CORPUS
     model: MODEL
@@ -92,59 +90,35 @@ def path_of(name: str) -> Path:
     return paths.PROFILES / f"{one_of(name, names(), 'profile')}.yaml"
 
 
-def load(name: str, corpus: str = "") -> Profile:
-    """The profile `name`, with its own corpus or the text of the folder `corpus`."""
-    return read(path_of(name), corpus)
-
-
-def read(path: Path, corpus: str = "") -> Profile:
-    """The profile in `path`. Unknown, missing and mistyped keys are `SuiteError`s that name file, key and remedy."""
-    try:
-        return interpret(checked(ProfileFile, parse(path), path.name, "section"), path, corpus)
-    except SuiteError as error:
-        text = str(error)
-        raise SuiteError(text if text.startswith(path.name) else f"{path.name}: {text}") from None
-
-
 def parse(path: Path) -> dict[str, Any]:
     """The file's sections as they stand, each there at most once."""
-    try:
-        sections = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
-    except yaml.YAMLError as error:
-        raise SuiteError(f"{path.name}: not YAML: {error}") from None
-    require(isinstance(sections, dict), "the file", type(sections).__name__, "a mapping of sections")
-    return {str(key): value for key, value in sections.items()}
+    with located(path.name):
+        try:
+            sections = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
+        except yaml.YAMLError as error:
+            raise SuiteError(f"not YAML: {error}") from None
+        require(isinstance(sections, dict), "the file", type(sections).__name__, "a mapping of sections")
+        return {str(key): value for key, value in sections.items()}
 
 
-def interpret(file: ProfileFile, path: Path, corpus: str) -> Profile:
-    text = dict(file.corpus)
+def load(name: str, corpus: str = "") -> Profile:
+    """The profile `name`, with its own corpus or the text of the folder `corpus`.
+
+    Unknown, missing and mistyped keys are `SuiteError`s that name file, key and remedy.
+    """
+    path = path_of(name)
+    file = checked(ProfileFile, parse(path), path.name, "section")
+    text, mixture, train = dict(file.corpus), file.mixture, dict(file.train)
     if corpus:                                                # a folder has domains and pieces of its own
-        text = {key: value for key, value in text.items() if key not in HUB}
-    mixture = {} if corpus else file.mixture
-    for domain in mixture if text.get("hub") else ():
-        one_of(domain, text["hub"], "domain of the mixture")
-    require_known(file.notebooks, notebook_names(), f"{path.name}, notebooks", "notebook")
-    train = TrainConfig(**{**dict(file.train), "precision": resolve(file.train.precision)})
-    return Profile(name=path.stem, description=file.description, corpus=CorpusConfig(folder=corpus, **text),
-                   model=ModelConfig(vocab=text["vocab"], **dict(file.model)), train=train,
-                   evaluation_tokens=file.evaluation_tokens, rungs=file.rungs, workers=file.workers or side_by_side(),
-                   mixture=freeze(mixture), notebooks=file.notebooks, file=path)
-
-
-def resolve(precision: str) -> str:
-    """`auto` as bf16 where the device computes in it, else fp32."""
-    if precision != "auto":
-        return precision
-    return "bf16" if has_bf16() else "fp32"
-
-
-def has_bf16() -> bool:
-    """Whether training in bf16 is quicker here. A GPU's driver is looked for first: importing torch takes a second."""
-    if Path("/proc/driver/nvidia/version").exists():
-        import torch
-        if torch.cuda.is_available():
-            return torch.cuda.is_bf16_supported(including_emulation=False)
-    if platform.system() != "Linux":
-        return False
-    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split()
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+        text, mixture = {key: value for key, value in text.items() if key not in HUB}, {}
+    if train["precision"] == "auto":
+        train["precision"] = "bf16" if has_bf16() else "fp32"
+    with located(path.name):
+        for domain in mixture if text.get("hub") else ():
+            one_of(domain, text["hub"], "domain of the mixture")
+        require_known(file.notebooks, notebook_names(), "notebooks", "notebook")
+        return Profile(
+            name=path.stem, description=file.description, corpus=CorpusConfig(folder=corpus, **text),
+            model=ModelConfig(vocab=text["vocab"], **dict(file.model)), train=TrainConfig(**train),
+            evaluation_tokens=file.evaluation_tokens, rungs=file.rungs, workers=file.workers or side_by_side(),
+            mixture=freeze(mixture), notebooks=file.notebooks, file=path)

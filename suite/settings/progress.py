@@ -145,6 +145,6 @@ def text_table(header: list[str], rows: list[list[str]], width: int = 0, shrink:
         widths[shrink] = room = max(8, widths[shrink] - excess)
         columns[shrink] = [cell if len(cell) <= room else cell[:room - 2] + ".." for cell in columns[shrink]]
     for number, (column, room) in enumerate(zip(columns, widths)):
-        right = all(not cell.strip("0123456789.,eM+-k%> ") for cell in column[1:])
+        right = all(not cell.strip("0123456789.,eBM+-k%> ") for cell in column[1:])
         columns[number] = [cell.rjust(room) if right else cell.ljust(room) for cell in column]
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns))
