@@ -8,6 +8,7 @@ V vocabulary. `lib.training` trains it.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -18,7 +19,7 @@ from lib.attention.blurred import blurred_attention
 from lib.config import ModelConfig, RunConfig
 from lib.errors import SuiteError, require
 from lib.fused.ops import cross_entropy, rms_norm, swiglu, token_losses
-from lib.patterns import Pattern, SoftWindow
+from lib.patterns import Pattern
 
 
 def weight(*shape: int) -> nn.Parameter:
@@ -45,45 +46,18 @@ class Attention(nn.Module):
         self.layer, self.kind = layer, pattern.learned
         self.qkv = weight((self.H + 2 * self.G) * self.D, config.d_model)
         self.out = weight(config.d_model, self.H * self.D)
-        if pattern.learned == "alpha":
-            self.theta = weight()                       # alpha = 0.5 + sigmoid(theta)
-        if pattern.learned == "span":
-            self.theta = weight(self.H)                 # span = window * sigmoid(theta)
-
-    @property
-    def alpha(self) -> torch.Tensor:
-        """Factor on the base rungs: a scalar in (0.5, 1.5)."""
-        return 0.5 + torch.sigmoid(self.theta)
-
-    @property
-    def share(self) -> torch.Tensor:
-        """Span of each head as a share of the window, `[H]`, in (0, 1).
-
-        A sigmoid, where arxiv.org/abs/1905.07799 clamps: outside a clamp nothing pulls a span back. The paper's penalty
-        of 2e-6 nats per token of span is left out: it would be 1e-4 nats at the windows used here.
-        """
-        return torch.sigmoid(self.theta)
-
-    def learned(self, pattern: Pattern, length: int) -> dict[str, torch.Tensor]:
-        """The learned argument of `sparse_attention`, if there is one: alpha, or the heads' spans in tokens."""
-        if pattern.learned is None:
-            return {}
-        if pattern.learned != self.kind:
-            raise SuiteError(f"pattern {pattern.name!r} needs a learned {pattern.learned}; the model's: {self.kind}")
-        if self.kind == "alpha":
-            return {"alpha": self.alpha}
-        keys = pattern.plan(self.layer, length)
-        assert isinstance(keys, SoftWindow), f"{pattern.name} learns a span and gives {type(keys).__name__}"
-        return {"span": keys.window * self.share}
+        self.theta = weight(*np.shape(pattern.thetas[layer])) if pattern.learned else None
 
     def forward(self, x: torch.Tensor, pattern: Pattern, turn: torch.Tensor | None, slopes: torch.Tensor | None,
                 backend: str, half_width: float | None = None) -> torch.Tensor:
         B, T, _ = x.shape
         q, k, v = rope.heads(F.linear(x, self.qkv), turn, self.H, self.G)              # (B, H, T, D), 2 (B, G, T, D)
+        if pattern.learned not in (None, self.kind):
+            raise SuiteError(f"pattern {pattern.name!r} needs a learned {pattern.learned}; the model's: {self.kind}")
+        learned = pattern.arguments(self.theta, self.layer)
         if half_width is not None and torch.is_grad_enabled():
-            y = blurred_attention(q, k, v, pattern.plan(self.layer, T), self.alpha, half_width)
+            y = blurred_attention(q, k, v, pattern.plan(self.layer, T), learned["alpha"], half_width)
         else:
-            learned = self.learned(pattern, T)
             y = sparse_attention(q, k, v, pattern, self.layer, slopes=slopes, backend=backend, **learned)
         return F.linear(y.transpose(1, 2).reshape(B, T, self.H * self.D), self.out)    # (B, T, C)
 
@@ -154,19 +128,21 @@ class Transformer(nn.Module):
         for norm in (m for m in self.modules() if isinstance(m, Norm)):
             norm.gain.fill_(1)
         for layer, block in enumerate(self.blocks):
-            if self.pattern.learned == "alpha":
-                block.attention.theta.fill_(self.pattern.thetas[layer])
-            if self.pattern.learned == "span":
-                block.attention.theta.zero_()           # half the window: a head can learn a longer or a shorter span
+            if self.pattern.learned:
+                block.attention.theta.copy_(torch.tensor(self.pattern.thetas[layer]))
 
-    def hidden(self, tokens: torch.Tensor, *, pattern: Pattern | None = None, rope: str = "vanilla",
-               trained_length: int | None = None) -> torch.Tensor:
-        """States after the last norm, `[B, T, d_model]`, of tokens `[B, T]`; the options are those of `forward`."""
-        return self.states(self.embedding(tokens), pattern=pattern, rope=rope, trained_length=trained_length)
+    def hidden(self, tokens: torch.Tensor, **how) -> torch.Tensor:
+        """States after the last norm, `[B, T, d_model]`, of tokens `[B, T]`; options of `states`."""
+        return self.states(self.embedding(tokens), **how)
 
     def states(self, x: torch.Tensor, *, pattern: Pattern | None = None, rope: str = "vanilla",
                trained_length: int | None = None) -> torch.Tensor:
-        """As `hidden`, from embedded tokens `[B, T, d_model]`, so that gradients by position can be taken."""
+        """As `hidden`, from embedded tokens `[B, T, d_model]`, so that gradients by position can be taken.
+
+        pattern: attend its keys instead of the trained pattern's (sliding window, sinks, frozen rungs).
+        rope: vanilla, interpolation, ntk or yarn (`lib.rope`); all but vanilla need trained_length, in tokens.
+        Raises `SuiteError` where the pattern needs something learned that the model has not, and for a bad option.
+        """
         pattern = self.pattern if pattern is None else self.checked(pattern)
         turn, slopes = self.position(x, rope, trained_length)
         for block in self.blocks:
@@ -183,16 +159,9 @@ class Transformer(nn.Module):
             return rope.turns(x.shape[1], c.head_dim, c.rope_theta, variant, trained_length, dtype, str(x.device)), None
         return None, rope.alibi_slopes(c.heads).to(x.device) if c.position == "alibi" else None
 
-    def forward(self, tokens: torch.Tensor, *, pattern: Pattern | None = None, rope: str = "vanilla",
-                trained_length: int | None = None) -> torch.Tensor:
-        """Logits `[B, T, V]` of tokens `[B, T]`.
-
-        pattern: attend its keys instead of the trained pattern's (sliding window, sinks, frozen rungs).
-        rope: vanilla, interpolation, ntk or yarn (`lib.rope`); all but vanilla need trained_length, in tokens.
-        Raises `SuiteError` where the pattern needs something learned that the model has not, and for a bad option.
-        """
-        hidden = self.hidden(tokens, pattern=pattern, rope=rope, trained_length=trained_length)
-        return F.linear(hidden, self.embedding.weight)
+    def forward(self, tokens: torch.Tensor, **how) -> torch.Tensor:
+        """Logits `[B, T, V]` of tokens `[B, T]`; options of `states`."""
+        return F.linear(self.hidden(tokens, **how), self.embedding.weight)
 
     def loss(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy of tokens `[B, T]`, nats per scored token; targets `[B, T]`, -100 is not scored.
@@ -203,7 +172,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def token_losses(self, tokens: torch.Tensor, targets: torch.Tensor, **how) -> torch.Tensor:
-        """Cross-entropy of each token, `[B, T]` float32, NaN where the target is -100; options of `forward`."""
+        """Cross-entropy of each token, `[B, T]` float32, NaN where the target is -100; options of `states`."""
         return token_losses(self.hidden(tokens, **how), self.embedding.weight, targets)
 
     def parameter_count(self, embedding: bool = True) -> int:
@@ -212,17 +181,20 @@ class Transformer(nn.Module):
 
     def alphas(self) -> list[float]:
         """Learned alpha of each layer; empty where the pattern learns none."""
-        return [block.attention.alpha.item() for block in self.blocks] if self.pattern.learned == "alpha" else []
+        return [(0.5 + torch.sigmoid(theta)).item() for theta in self.thetas("alpha")]
 
     def spans(self) -> list[float]:
         """Learned span of each layer, mean over its heads, as a share of the window; empty where there is none."""
-        return [block.attention.share.mean().item() for block in self.blocks] if self.pattern.learned == "span" else []
+        return [torch.sigmoid(theta).mean().item() for theta in self.thetas("span")]
+
+    def thetas(self, kind: str) -> list[torch.Tensor]:
+        return [block.attention.theta for block in self.blocks if self.pattern.learned == kind]
 
 
 def build_pattern(run: RunConfig) -> Pattern:
     """The pattern of a run, for the layers and heads of its model."""
-    parameters = dict(run.pattern.parameters)
-    return patterns.build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **parameters)
+    return patterns.build(run.pattern.name, layers=run.model.layers, heads=run.model.heads,
+                          **dict(run.pattern.parameters))
 
 
 def build_model(run: RunConfig, backend: str = "auto") -> Transformer:

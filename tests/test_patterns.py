@@ -18,7 +18,6 @@ from lib.errors import SuiteError
 from lib.patterns import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets,
                           SoftWindow, build, count_pairs, expand, names,
                           pattern_class)
-from lib.patterns.base import per_head
 
 LENGTHS = (1, 2, 3, 7, 33, 100)
 EXAMPLES = [pytest.param(example, id=f"{name}-{n}")
@@ -167,9 +166,9 @@ def test_when_a_list_stands_for_a_tuple_then_build_takes_it():
 
 
 def test_when_values_are_given_per_head_then_all_shapes_expand():
-    assert per_head(4, 2, 3, "w") == ((4, 4, 4), (4, 4, 4))
-    assert per_head((1, 2), 2, 3, "w") == ((1, 1, 1), (2, 2, 2))
-    assert per_head((1, (2, 3, 4)), 2, 3, "w") == ((1, 1, 1), (2, 3, 4))
+    for window, widths in ((4, ((4, 4, 4), (4, 4, 4))), ((1, 2), ((1, 1, 1), (2, 2, 2))),
+                           ((1, (2, 3, 4)), ((1, 1, 1), (2, 3, 4)))):
+        assert build("local", window=window, layers=2, heads=3).widths == widths
     for wrong in ((1, 2, 3), (1, (2, 3)), -1, 2.0, True, "4", (1, (2, 3, -4))):
         with pytest.raises(SuiteError, match="window = "):
             build("local", window=wrong, layers=2, heads=3)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from lib.patterns import build
-from lib.patterns.kinds import row_budgets
 
 RANDOM = [("random_keys", {"budget": 6, "extra": 300}), ("power_law", {"budget": 14}), ("power_law", {"mode": "draws"}),
           ("power_law", {"mode": "bernoulli", "scale": 3.0}), ("bigbird", {})]
@@ -42,7 +41,7 @@ def test_when_keys_are_random_then_every_row_has_the_budget_or_all_there_is():
 
 
 def test_when_extra_is_set_then_it_spreads_over_queries():
-    counts = row_budgets(5, 256, np.arange(2048))
+    counts = build("random_keys", extra=256).with_extra(5, np.arange(2048))
     assert counts.sum() == 5 * 2048 + 512 and set(counts) == {5, 6}
     assert np.abs(np.add.reduceat(counts, np.arange(0, 2048, 64)) - (5 * 64 + 16)).max() <= 1
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -27,18 +28,13 @@ GATHERED = 2**22        # numbers of gathered keys at a time: 16 MiB in float32
 def first_rows(pattern: Pattern, layer: int, length: int, T: int) -> Keys:
     """Keys of the first `T` queries of a causal pattern at `length` tokens. Cached: plans are kept by object."""
     keys = pattern.plan(layer, length)
-    match keys:
-        case EdgeTable():
-            return keys if T == length else EdgeTable(np.ascontiguousarray(keys.keys[..., :T, :]))
-        case Offsets():
-            return _cut(keys, T)
-        case HeadOffsets():
-            return HeadOffsets(tuple(_cut(offsets, T) for offsets in keys.heads))
-    return keys                                     # a window, or a base: what does not fit T tokens drops out
-
-
-def _cut(offsets: Offsets, T: int) -> Offsets:
-    return Offsets(tuple(d for d in offsets.distances if d < T), min(offsets.leading, T), offsets.causal)
+    if isinstance(keys, EdgeTable):
+        return keys if T == length else EdgeTable(np.ascontiguousarray(keys.keys[..., :T, :]))
+    if not isinstance(keys, Offsets | HeadOffsets):
+        return keys                                 # a window, or a base: what does not fit T tokens drops out
+    heads = tuple(Offsets(tuple(d for d in offsets.distances if d < T), min(offsets.leading, T), offsets.causal)
+                  for offsets in offsets_by_head(keys))
+    return HeadOffsets(heads) if isinstance(keys, HeadOffsets) else heads[0]
 
 
 def attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: Keys, positions: torch.Tensor,
@@ -49,8 +45,7 @@ def attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: Keys, p
     q `[B, H, Q, D]`, its places in their sequences `positions` `[B or 1, Q]`; k and v `[B, G, S, D]`, whose column
     `start` (`[B or 1]`, for sequences with padding on the left) holds place 0. alpha and span as in `sparse_attention`.
     """
-    B, H, Q, D = q.shape
-    G = k.shape[1]
+    (B, _, _, D), G = q.shape, k.shape[1]
     rungs = _rungs(keys, alpha) if isinstance(keys, LearnedOffsets) else None
     index = _key_places(keys, rungs, positions)                                         # (P, H or 1, Q, C)
     start = torch.as_tensor(start, device=q.device).view(-1, 1, 1, 1)
@@ -78,7 +73,7 @@ def _key_places(keys: Keys, rungs: Rungs | None, positions: torch.Tensor) -> tor
         table = cached(("rows", keys, positions.device), lambda: torch.from_numpy(keys.keys).to(positions.device))
         table = table if table.ndim == 3 else table[None]
         return table[:, positions].transpose(0, 1).long()
-    back, leading = cached(("rows", keys, positions.device), lambda: Distances(keys, positions.device)).tensors
+    back, leading = distances(keys, positions.device)
     back = back if rungs is None else torch.cat([back, rungs.lo[None]], -1)
     query = positions[:, None, :, None]
     near = query - back[:, None]                                                        # (P, H or 1, Q, C)
@@ -88,17 +83,13 @@ def _key_places(keys: Keys, rungs: Rungs | None, positions: torch.Tensor) -> tor
     return torch.cat([near, lead.where(seen, -1)], -1)
 
 
-class Distances:
+@lru_cache(maxsize=1024)
+def distances(keys: Keys, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Distances of each head, or of one for all, `[H or 1, C]`, and numbers of leading keys, `[H or 1]`."""
-
-    def __init__(self, keys: Keys, device: torch.device) -> None:
-        heads = offsets_by_head(keys)
-        C = max(len(offsets.distances) for offsets in heads)
-        beyond = torch.iinfo(torch.int32).max           # a distance that no query reaches
-        filled = [[*offsets.distances, *[beyond] * (C - len(offsets.distances))] for offsets in heads]
-        leading = [offsets.leading for offsets in heads]
-        self.tensors = [torch.tensor(x, dtype=torch.int64, device=device) for x in (filled, leading)]
-        self.nbytes = sum(x.nbytes for x in self.tensors)
+    heads = offsets_by_head(keys)
+    beyond = torch.iinfo(torch.int32).max               # a distance that no query reaches
+    filled = zip(*zip_longest(*(offsets.distances for offsets in heads), fillvalue=beyond), strict=True)
+    return torch.tensor([*filled], device=device), torch.tensor([offsets.leading for offsets in heads], device=device)
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, index: torch.Tensor, start: torch.Tensor,

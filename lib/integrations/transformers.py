@@ -18,7 +18,7 @@ from torch import nn
 from lib.attention import BACKENDS, sparse_attention
 from lib.errors import SuiteError, one_of, require
 from lib.integrations.cached import attend_rows, first_rows
-from lib.patterns.base import Pattern, whole
+from lib.patterns.base import Pattern
 
 RESERVED = ("/", "|", "eager", "flash", "flex_attention", "sdpa")       # names with a meaning in transformers
 REFUSED = {
@@ -51,7 +51,7 @@ def register(pattern: Pattern, *, length: int | None = None, name: str | None = 
     name = f"sparse:{pattern.name}" if name is None else name
     require(not any(word in name for word in RESERVED), "name", name, f"a name without {', '.join(RESERVED)}")
     if pattern.causal:
-        require(whole(length, 1), "length", length, "for a causal pattern, the longest sequence in tokens")
+        require((length or 0) >= 1, "length", length, "for a causal pattern, the longest sequence in tokens")
     else:
         require(length is None, "length", length,
                 "None for a bidirectional pattern: keys follow each sequence's own length")
@@ -75,17 +75,16 @@ def add_learned(model: nn.Module, pattern: Pattern) -> list[nn.Parameter]:
     made, and again on a model that is to load such weights (`load_state_dict`; `from_pretrained` leaves out what it
     does not know).
     """
-    learns = pattern.learned is not None
-    require(learns, "pattern", pattern.name, "a pattern that learns something: learned or adaptive_span")
+    require(pattern.learned is not None, "pattern", pattern.name,
+            "a pattern that learns something: learned or adaptive_span")
     modules = [m for m in model.modules() if getattr(m, "layer_idx", None) is not None and hasattr(m, "is_causal")]
     modules.sort(key=lambda module: module.layer_idx)
     layers = [module.layer_idx for module in modules]
     require(layers == [*range(pattern.layers)], "model", f"attention in layers {layers}",
             f"a model with one attention in each of the pattern's {pattern.layers} layers")
     for module in modules:
-        start = pattern.thetas[module.layer_idx] if pattern.learned == "alpha" else [0.0] * pattern.heads
-        device = next(module.parameters()).device
-        module.sparse_theta = nn.Parameter(torch.tensor(start, dtype=torch.float32, device=device))
+        start = torch.tensor(pattern.thetas[module.layer_idx], dtype=torch.float32)
+        module.sparse_theta = nn.Parameter(start.to(next(module.parameters()).device))
     return [module.sparse_theta for module in modules]
 
 
@@ -192,10 +191,7 @@ class Registered:
         if theta is None:
             raise self.refusal(f"pattern {self.pattern.name!r} learns its {self.pattern.learned}; give the model the "
                                "parameters first: add_learned(model, pattern)")
-        share = torch.sigmoid(theta.float())
-        if self.pattern.learned == "alpha":
-            return {"alpha": 0.5 + share}
-        return {"span": self.pattern.plan(module.layer_idx, self.length).window * share}
+        return self.pattern.arguments(theta.float(), module.layer_idx)
 
     def places(self, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
         """`[B, 3]` from `mask`, or None where there is nothing to know (or the model makes no mask)."""

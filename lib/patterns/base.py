@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -58,7 +58,8 @@ class SoftWindow:
 
 
 Keys = Offsets | HeadOffsets | EdgeTable | LearnedOffsets | SoftWindow
-PerHead = Count | tuple[Count | tuple[Count, ...], ...]     # one for all; or for each layer one, or one for each head
+PerLayer = Count | tuple[Count, ...]                        # one for all, or one for each layer
+PerHead = Count | tuple[Count | tuple[Count, ...], ...]     # or for each layer one for each head
 PositivePerHead = Positive | tuple[Positive | tuple[Positive, ...], ...]
 
 
@@ -69,35 +70,22 @@ class Knob(NamedTuple):
     per: str = "stack"                      # stack: one value for all; layer: also one a layer; head: also one a head
 
 
-def whole(value: object, least: int = 0) -> bool:
-    """Whether `value` is an integer (not a Boolean) of at least `least`."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def per_head(value: PerHead, layers: int, heads: int, parameter: str) -> tuple[tuple[int, ...], ...]:
-    """`value` for each layer and head, `[layers][heads]`; a `SuiteError` names `parameter` where the shape is wrong."""
-    by_layer = value if isinstance(value, tuple) else (value,) * layers
-    require(len(by_layer) == layers, parameter, value, f"one integer, or one for each of {layers} layers")
-    full = tuple(v if isinstance(v, tuple) else (v,) * heads for v in by_layer)
-    for row in full:
-        require(len(row) == heads, parameter, value, f"in each layer one integer, or one for each of {heads} heads")
-    return full
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
     """One rule for which keys a query attends, in a stack of `layers` layers of `heads` heads.
 
     A subclass is a frozen dataclass in a file of its own in `lib/patterns`, where it is found by its `name`. It defines
     `keys` (the most special form that fits) and `attends` (the same rule as an inequality, which makes the oracle
-    mask), and lists `examples` for the tests, the gallery and the comparison. The types of its fields are checked.
+    mask). The types of its fields are checked.
     """
     name: ClassVar[str]                     # what --pattern and profiles call it
     family: ClassVar[str]                   # scaled-base | power-law | christoffel | literature | comparator
     source: ClassVar[str]                   # paper or document, with its section or address
+    by_head: ClassVar[str] = ""             # the parameter that may differ by layer and head, if there is one
     learned: ClassVar[str | None] = None    # what the model learns for it: "alpha" (one a layer), "span" (one a head)
     bidirectional: ClassVar[bool] = False   # whether causal=False is defined
     blurs: ClassVar[bool] = False           # whether its rungs are blurred while a model trains (`half_width`)
+    shown: ClassVar[Sequence[dict[str, Any]]] = ({},)       # parameters of `examples`
 
     layers: Positive = 1
     heads: Positive = 1
@@ -107,6 +95,22 @@ class Pattern:
         check(self)
         require(self.causal or self.bidirectional, "causal", self.causal,
                 f"True, as {self.name} is defined for decoders only")
+        _ = self.by_head and self.widths
+
+    @cached_property
+    def widths(self) -> tuple[tuple[int, ...], ...]:
+        """The parameter `by_head` of each layer and head, `[layers][heads]`; a `SuiteError` if its shape is wrong."""
+        name, value = self.by_head, getattr(self, self.by_head)
+        by_layer = value if isinstance(value, tuple) else (value,) * self.layers
+        require(len(by_layer) == self.layers, name, value, f"one integer, or one for each of {self.layers} layers")
+        full = tuple(row if isinstance(row, tuple) else (row,) * self.heads for row in by_layer)
+        require({len(row) for row in full} == {self.heads}, name, value,
+                f"in each layer one integer, or one for each of {self.heads} heads")
+        return full
+
+    @property
+    def widest(self) -> int:
+        return max(map(max, self.widths))
 
     def keys(self, layer: int, length: int) -> Keys:
         """Keys of every query in `layer` at `length` tokens."""
@@ -118,20 +122,24 @@ class Pattern:
 
     @classmethod
     def examples(cls) -> list[Pattern]:
-        """Small instances (4 or 8 layers, 2 or 4 heads) that show every option."""
-        return [cls()]
+        """Small instances (1 to 8 layers, 1 to 4 heads) that show every option, for the tests and the gallery."""
+        return [cls(**parameters) for parameters in cls.shown]
 
     def knobs(self, length: int) -> tuple[Knob, ...]:
         """What `match_edges` may turn, coarse first; the last one fills up, by layer and head where it may."""
         return ()
+
+    def arguments(self, theta: torch.Tensor | None, layer: int) -> dict[str, torch.Tensor]:
+        """What `sparse_attention` needs beside the pattern, from the layer's learned parameter: alpha, or spans."""
+        return {}
 
     def half_width(self, step: int, steps: int) -> float | None:
         """Half-width of a blurred rung at optimiser step `step` of `steps`, tokens; None: rungs are not blurred."""
         return None
 
     def check(self, layer: int, length: int) -> None:
-        require(whole(layer) and layer < self.layers, "layer", layer, f"0 to layers - 1 = {self.layers - 1}")
-        require(whole(length, 1), "length", length, "an integer of at least 1 (T, in tokens)")
+        require(0 <= layer < self.layers, "layer", layer, f"0 to layers - 1 = {self.layers - 1}")
+        require(length >= 1, "length", length, "an integer of at least 1 (T, in tokens)")
 
     def mask(self, layer: int, length: int) -> np.ndarray:
         """The oracle: Boolean `[H, T, T]` from `attends` alone; True where query (row) attends key (column)."""
@@ -143,9 +151,8 @@ class Pattern:
 
     def pairs(self, length: int, layer: int | None = None) -> float:
         """Attended (query, key) pairs at `length`, the mean over heads; the sum over layers when `layer` is None."""
+        self.check(layer or 0, length)
         which = range(self.layers) if layer is None else [layer]
-        for at in which:
-            self.check(at, length)
         return float(sum(self.layer_pairs(at, length) for at in which))
 
     def layer_pairs(self, layer: int, length: int) -> float:
@@ -156,10 +163,11 @@ class Pattern:
         """Expected `pairs`, without drawing a graph of thousands of tokens where a closed form exists."""
         return self.pairs(length)
 
+    @lru_cache(maxsize=4096)
     def plan(self, layer: int, length: int) -> Keys:
-        """`keys`, checked, and kept for the next call with the same pattern, layer and length."""
+        """`keys`, kept for the next call with an equal pattern, layer and length."""
         self.check(layer, length)
-        return _plan(self, layer, length)
+        return self.keys(layer, length)
 
     def mask_mod(self, layer: int, length: int, device: torch.device | str = "cpu") -> Callable[..., torch.Tensor]:
         """FlexAttention's `mask_mod(b, h, q_idx, kv_idx)`: a table look-up, by distance where the form allows it.
@@ -170,32 +178,23 @@ class Pattern:
         """
         import torch
         plan = self.plan(layer, length)
-        if isinstance(plan, EdgeTable):
-            bits = torch.from_numpy(bit_rows(plan.keys, length)).to(device)         # (H or 1, T, T / 8)
-
-            def listed(b: Any, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
-                byte = bits.to(q_idx.device)[h if len(bits) > 1 else 0 * h, q_idx, kv_idx // 8]
-                return (byte >> (kv_idx % 8)) & 1 == 1
-            return listed
-        per_head = plan.heads if isinstance(plan, HeadOffsets) else [offsets_of(plan, 0)]
-        by_distance = torch.zeros(len(per_head), 2 * length - 1, dtype=torch.bool)  # (H or 1, 2T-1): d + T - 1
-        for h, offsets in enumerate(per_head):
-            inside = [d + length - 1 for d in offsets.distances if abs(d) < length]
-            by_distance[h, torch.tensor(inside, dtype=torch.long)] = True
-        by_distance = by_distance.to(device)
-        leading = torch.tensor([offsets.leading for offsets in per_head], device=device)
+        listed = isinstance(plan, EdgeTable)
+        if listed:
+            heads, rows = [], bit_rows(plan.keys, length)                               # (H or 1, T, T / 8)
+        else:
+            heads = plan.heads if isinstance(plan, HeadOffsets) else [offsets_of(plan, 0)]
+            d = np.arange(1 - length, length)
+            rows = np.stack([np.isin(d, offsets.distances) for offsets in heads])       # (H or 1, 2T - 1)
+        table = torch.from_numpy(rows).to(device)
+        leading = torch.tensor([offsets.leading for offsets in heads], device=device)
 
         def mod(b: Any, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
-            head = h if len(per_head) > 1 else 0 * h
-            allowed = by_distance.to(q_idx.device)[head, q_idx - kv_idx + length - 1]
-            allowed = allowed | (kv_idx < leading.to(q_idx.device)[head])
+            here, head = table.to(q_idx.device), h if len(table) > 1 else 0 * h
+            if listed:
+                return (here[head, q_idx, kv_idx // 8] >> (kv_idx % 8)) & 1 == 1
+            allowed = here[head, q_idx - kv_idx + length - 1] | (kv_idx < leading.to(q_idx.device)[head])
             return allowed & (kv_idx <= q_idx) if self.causal else allowed
         return mod
-
-
-@lru_cache(maxsize=4096)
-def _plan(pattern: Pattern, layer: int, length: int) -> Keys:
-    return pattern.keys(layer, length)
 
 
 def offsets_of(keys: Keys, head: int) -> Offsets:
@@ -245,13 +244,11 @@ def count_pairs(keys: Keys, length: int) -> float:
         return float((keys.keys >= 0).sum() / (keys.keys.shape[0] if keys.keys.ndim == 3 else 1))
     if isinstance(keys, HeadOffsets):
         by_form = {offsets: count_pairs(offsets, length) for offsets in set(keys.heads)}
-        return sum(by_form[offsets] for offsets in keys.heads) / len(keys.heads)
+        return sum(map(by_form.get, keys.heads)) / len(keys.heads)
     offsets = offsets_of(keys, 0)
-    near = np.asarray(offsets.distances)
-    by_distance = int(np.maximum(0, length - abs(near)).sum())
-    queries = np.arange(length)
-    extra = 0
+    d = np.array(offsets.distances)
+    total = np.maximum(0, length - abs(d)).sum()
     for j in range(min(offsets.leading, length)):                 # leading keys that no distance reaches already
-        seen = queries >= j if offsets.causal else np.ones(length, bool)
-        extra += int((seen & ~np.isin(queries - j, near)).sum())
-    return float(by_distance + extra)
+        first = j if offsets.causal else 0                        # the first query that sees it
+        total += length - first - np.count_nonzero((first <= d + j) & (d + j < length))
+    return float(total)

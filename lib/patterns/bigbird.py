@@ -4,18 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.errors import require
 from lib.patterns.base import Knob
-from lib.patterns.kinds import PARTS, RowPattern, row_budgets
+from lib.patterns.kinds import PARTS, DrawnPattern
 from lib.registry import Count
 
 
 @dataclass(frozen=True, kw_only=True)
-class BigBird(RowPattern):
+class BigBird(DrawnPattern):
     """Query `i` attends `j` where `0 <= d <= window` or `j < global_tokens`, and `random` more keys if there are.
 
     In an encoder `|d| <= window`, and global tokens attend all. The rule is by token; the paper's kernel has blocks.
-    The random keys differ by query and layer; `extra` of every 1024 queries have one more.
     """
     name = "bigbird"
     family = "literature"
@@ -24,15 +22,9 @@ class BigBird(RowPattern):
     window: Count = 3
     random: Count = 3
     global_tokens: Count = 2
-    extra: Count = 0
-    seed: Count = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.extra < PARTS, "extra", self.extra, f"0 to {PARTS - 1} of every {PARTS} queries")
 
     def links(self, layer, length, head):
-        rng = np.random.default_rng([self.seed, layer])
+        rng = self.rng(layer)
         for i in range(length):
             fixed = np.zeros(i + 1 if self.causal else length, bool)
             fixed[:self.global_tokens] = True
@@ -40,7 +32,7 @@ class BigBird(RowPattern):
             if i < self.global_tokens:                                               # a global query attends all keys
                 fixed[:] = True
             free = np.flatnonzero(~fixed)
-            wanted = min(row_budgets(self.random, self.extra, i), len(free))
+            wanted = min(self.with_extra(self.random, i), len(free))
             yield i, [*np.flatnonzero(fixed), *free[rng.choice(len(free), wanted, replace=False)]]
 
     def attends(self, i, j, layer, length, head):
@@ -53,12 +45,10 @@ class BigBird(RowPattern):
         last = np.minimum(i + (0 if self.causal else self.window), length - 1)
         fixed = last - first + 1 + np.minimum(self.global_tokens, first)
         fixed += np.maximum(0, np.minimum(self.global_tokens, length) - last - 1) * (not self.causal)
-        rows = np.minimum(fixed + row_budgets(self.random, self.extra, i), i + 1 if self.causal else length)
+        rows = np.minimum(fixed + self.with_extra(self.random, i), i + 1 if self.causal else length)
         return float(np.where((i < self.global_tokens) & (not self.causal), length, rows).sum())
 
     def knobs(self, length):
         return Knob("random", range(length)), Knob("extra", range(PARTS))
 
-    @classmethod
-    def examples(cls):
-        return [cls(window=2, random=2, layers=4), cls(window=1, random=2, causal=False, seed=1)]
+    shown = [dict(window=2, random=2, layers=4), dict(window=1, random=2, causal=False, seed=1)]

@@ -27,6 +27,4 @@ class Blurred(Learned):
     def half_width(self, step, steps):
         return 1 + (self.blur - 1) * (1 - step / (steps - 1)) if steps > 1 else 1.0
 
-    @classmethod
-    def examples(cls):
-        return [cls(window=2, rungs=8, layers=4, heads=2, blur=4.0)]
+    shown = [dict(window=2, rungs=8, layers=4, heads=2, blur=4.0)]

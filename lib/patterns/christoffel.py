@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from lib.errors import require
-from lib.patterns.base import Knob, PerHead, whole
+from lib.patterns.base import Knob, PerHead
 from lib.patterns.kinds import Windowed
 from lib.registry import Positive
 
@@ -20,8 +20,6 @@ def carry_word(m: int, k: int, length: int | None = None) -> list[int]:
 
 def coprime_neighbours(m: int, k: int, count: int = 2) -> tuple[int, ...]:
     """The `count` values nearest to `m`, itself left out, that are coprime to `k`: 63 and 65 for 64 of 512."""
-    require(whole(k, 1), "k", k, "an integer of at least 1")
-    require(whole(m, 1) and m <= k, "m", m, f"an integer from 1 to k = {k}")
     others = (n for n in range(1, k + 1) if n != m and math.gcd(n, k) == 1)
     return tuple(sorted(others, key=lambda n: (abs(n - m), n))[:count])
 
@@ -78,7 +76,5 @@ class Christoffel(Windowed):
         slopes = [m for m in range(1, self.k + 1) if math.gcd(m, self.k) == 1]
         return Knob("m", slopes), Knob("window", range(self.widest, length), "head")
 
-    @classmethod
-    def examples(cls):
-        return [cls(m=3, k=8), cls(m=5, k=16, window=2, repeat=True), cls(m=3, k=8, repeat=True, causal=False),
-                cls(m=5, k=16, repeat=True, sides="slopes", causal=False)]
+    shown = [dict(m=3, k=8), dict(m=5, k=16, window=2, repeat=True), dict(m=3, k=8, repeat=True, causal=False),
+             dict(m=5, k=16, repeat=True, sides="slopes", causal=False)]

@@ -25,17 +25,11 @@ class DilateFormer(Windowed):
         super().__post_init__()
         require(len(self.dilations) >= 1, "dilations", self.dilations, "at least one dilation")
 
-    def dilation(self, head: int) -> int:
-        return self.dilations[head % len(self.dilations)]
-
-    def distances(self, layer, length, head):
-        step = self.dilation(head)
-        return range(0, min(step * self.widths[layer][head], length - 1) + 1, step)
+    def band(self, layer, head):
+        return self.widths[layer][head], self.dilations[head % len(self.dilations)]
 
     def attends(self, i, j, layer, length, head):
-        d, step = abs(i - j), self.dilation(head)
-        return (d % step == 0) & (d // step <= self.widths[layer][head])
+        d, (width, dilation) = abs(i - j), self.band(layer, head)
+        return (d % dilation == 0) & (d // dilation <= width)
 
-    @classmethod
-    def examples(cls):
-        return [cls(window=4, heads=4), cls(window=3, dilations=(1, 4), heads=2, causal=False)]
+    shown = [dict(window=4, heads=4), dict(window=3, dilations=(1, 4), heads=2, causal=False)]

@@ -15,9 +15,14 @@ def golden(n: int) -> int:
     return (n + isqrt(5 * n * n)) // 2
 
 
-def wythoff_row(row: int, limit: int) -> list[int]:
-    """Row `row` (from 1) of the Wythoff array up to `limit`: 1 2 3 5 8 …, 4 7 11 18 …; every number is in one row."""
-    a, b, out = golden(golden(row)), golden(row) + golden(golden(row)), []
+def wythoff_row(row: int, limit: int, modified: bool = False) -> list[int]:
+    """Row `row` (from 1) of the Wythoff array up to `limit`: 1 2 3 5 8 …, 4 7 11 18 …; every number is in one row.
+
+    modified: with the two numbers before, `row - 1` and `floor(row * phi)`.
+    """
+    a, b, out = row - 1, golden(row), []
+    if not modified:
+        a, b = a + b, a + 2 * b
     while a <= limit:
         out.append(a)
         a, b = b, a + b
@@ -45,16 +50,11 @@ class Fibottention(Windowed):
     def row_and_limit(self, layer: int, length: int, head: int) -> tuple[int, int]:
         """Which row of the array (from 1) a head has in this layer, and its largest distance."""
         row = int(np.random.default_rng([self.seed, layer]).permutation(self.heads)[head])
-        low, high = (length if bound is None else bound for bound in (self.nearest, self.farthest))
+        low, high = self.nearest or length, self.farthest or length
         return row + 1, low + (high - low) * row // max(1, self.heads - 1)
 
     def far(self, layer, length, head):
-        row, limit = self.row_and_limit(layer, length, head)
-        distances = wythoff_row(row, limit)
-        if self.modified:
-            a, b = golden(golden(row)), golden(row) + golden(golden(row))
-            distances += [d for d in (b - a, 2 * a - b) if d <= limit]
-        return distances
+        return wythoff_row(*self.row_and_limit(layer, length, head), self.modified)
 
     def attends(self, i, j, layer, length, head):
         # Column c of row m is floor(m phi) F(c+1) + (m-1) F(c); the modified ones are c = 0 and -1
@@ -66,7 +66,5 @@ class Fibottention(Windowed):
             f, following = following, f + following
         return (d <= self.widths[layer][head]) | (wythoff & (d <= limit))
 
-    @classmethod
-    def examples(cls):
-        return [cls(heads=4, layers=4), cls(heads=4, layers=4, nearest=8, farthest=32, modified=True, window=1, seed=1),
-                cls(heads=2, causal=False)]
+    shown = [dict(heads=4, layers=4), dict(heads=4, layers=4, nearest=8, farthest=32, modified=True, window=1, seed=1),
+             dict(heads=2, causal=False)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lib.errors import require
-from lib.patterns.base import LearnedOffsets, whole
+from lib.patterns.base import LearnedOffsets
 from lib.patterns.kinds import LearnedPattern
 from lib.patterns.rungs import Base, base_rungs
 from lib.registry import Positive
@@ -18,14 +18,6 @@ def alpha_of(theta: float) -> float:
     return 0.5 + 1 / (1 + math.exp(-theta))
 
 
-def start_thetas(start: str, layers: int) -> tuple[float, ...]:
-    """theta of each layer at start: 0 (alpha 1) for `one`; for `ramp` that of alpha `0.5 + l/(L-1)`, within +-4."""
-    if start == "one" or layers == 1:
-        return (0.0,) * layers
-    inner = [math.log(at / (layers - 1 - at)) for at in range(1, layers - 1)]
-    return tuple(max(-STEEPEST, min(STEEPEST, theta)) for theta in (-math.inf, *inner, math.inf))
-
-
 def fractional_rungs(base: tuple[int, ...], window: int, alpha: float, length: int) -> list[tuple[int, float, int]]:
     """Rungs that exist at `alpha`: `(lo, t, f)` with `alpha * f = lo + t`, `0 <= t < 1`, in the order of the base.
 
@@ -34,8 +26,6 @@ def fractional_rungs(base: tuple[int, ...], window: int, alpha: float, length: i
     `SuiteError` for an alpha outside [0.5, 1.5].
     """
     require(0.5 <= alpha <= 1.5, "alpha", alpha, "a number from 0.5 to 1.5")
-    require(whole(window), "window", window, "an integer W >= 0")
-    require(whole(length, 1), "length", length, "an integer of at least 1 (T, in tokens)")
     rungs: dict[int, tuple[int, float, int]] = {}
     for f in base:
         distance = alpha * f
@@ -62,19 +52,22 @@ class Learned(LearnedPattern):
 
     @property
     def thetas(self) -> tuple[float, ...]:
-        """theta of each layer at start (`alpha_of` gives its alpha)."""
-        return start_thetas(self.start, self.layers)
+        """theta of each layer at start: 0 (alpha 1) for `one`; for `ramp` that of alpha `0.5 + l/(L-1)`, within +-4."""
+        if self.start == "one" or self.layers == 1:
+            return (0.0,) * self.layers
+        inner = [math.log(at / (self.layers - 1 - at)) for at in range(1, self.layers - 1)]
+        return tuple(max(-STEEPEST, min(STEEPEST, theta)) for theta in (-math.inf, *inner, math.inf))
+
+    def arguments(self, theta, layer):
+        return {"alpha": 0.5 + theta.sigmoid()}
 
     def keys(self, layer, length):
-        return LearnedOffsets(self.widths[layer], base_rungs(self.base, self.rungs, length))
+        return LearnedOffsets(self.widths[layer][0], base_rungs(self.base, self.rungs, length))
 
     def attends(self, i, j, layer, length, head):
-        d = i - j
-        allowed = d <= self.widths[layer]
+        allowed = i - j <= self.widths[layer][head]
         for f in base_rungs(self.base, self.rungs, length):
-            allowed = allowed | (d == f)
+            allowed = allowed | (i - j == f)
         return allowed
 
-    @classmethod
-    def examples(cls):
-        return [cls(window=2, rungs=8, layers=4, heads=2), cls(window=1, rungs=6, start="ramp", layers=4)]
+    shown = [dict(window=2, rungs=8, layers=4, heads=2), dict(window=1, rungs=6, start="ramp", layers=4)]

@@ -15,7 +15,5 @@ class Local(Windowed):
     def attends(self, i, j, layer, length, head):
         return abs(i - j) <= self.widths[layer][head]
 
-    @classmethod
-    def examples(cls):
-        return [cls(window=3), cls(window=(1, 2, 3, 4), layers=4),
-                cls(window=((2, 3), 4, (0, 9), 1), layers=4, heads=2), cls(window=3, causal=False)]
+    shown = [dict(window=3), dict(window=(1, 2, 3, 4), layers=4),
+             dict(window=((2, 3), 4, (0, 9), 1), layers=4, heads=2), dict(window=3, causal=False)]

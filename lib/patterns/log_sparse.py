@@ -32,6 +32,4 @@ class LogSparse(Windowed):
         beyond = d - self.widths[layer][head]
         return (beyond <= 0) | (beyond & (beyond - 1) == 0)
 
-    @classmethod
-    def examples(cls):
-        return [cls(window=0), cls(window=2, restart=16), cls(window=2, causal=False)]
+    shown = [dict(window=0), dict(window=2, restart=16), dict(window=2, causal=False)]

@@ -3,13 +3,12 @@
 Source: Beltagy et al. 2020, arXiv 2004.05150, sections 3.1 and 4.1.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from lib.patterns.base import Knob, PerHead
-from lib.patterns.kinds import Link, Windowed, edge_table, link_codes
+from lib.patterns.kinds import Windowed, edge_table, link_codes
 from lib.registry import Count, Positive
 
 
@@ -31,8 +30,7 @@ class Longformer(Windowed):
     dilated_heads: Count = 2
     global_tokens: Count = 1
 
-    def reach(self, layer: int, head: int) -> tuple[int, int]:
-        """W and r of a layer and head."""
+    def band(self, layer, head):
         width = self.widths[layer][head] + self.growth * layer // max(1, self.layers - 1)
         low, high = self.layers // 2, self.layers - self.layers // 2
         raised = (self.dilation - 1) * max(0, layer - low + 1) // high if head < self.dilated_heads else 0
@@ -42,26 +40,21 @@ class Longformer(Windowed):
     def leads(self):
         return self.global_tokens
 
-    def distances(self, layer, length, head):
-        width, dilation = self.reach(layer, head)
-        return range(0, min(dilation * width, length - 1) + 1, dilation)
-
     def keys(self, layer, length):
         # A global query of an encoder attends the whole sequence, which is no set of distances
         if self.causal or not self.global_tokens:
             return super().keys(layer, length)
-        heads = [link_codes(self._links(layer, length, head), length, causal=False) for head in range(self.heads)]
-        return edge_table(heads[:1] if all(np.array_equal(heads[0], other) for other in heads) else heads, length)
+        return edge_table([link_codes(self, layer, length, head) for head in range(self.heads)], length)
 
-    def _links(self, layer: int, length: int, head: int) -> Iterable[Link]:
-        i, back = np.arange(length)[:, None], np.array(self.distances(layer, length, head))
+    def links(self, layer, length, head):
+        i, back = np.arange(length)[:, None], np.array([*self.distances(layer, length, head)])
         yield i, i - back
         yield i, i + back
         yield i, np.arange(self.global_tokens)
         yield i[:self.global_tokens], np.arange(length)
 
     def attends(self, i, j, layer, length, head):
-        width, dilation = self.reach(layer, head)
+        width, dilation = self.band(layer, head)
         d = abs(i - j)
         return ((d <= dilation * width) & (d % dilation == 0)) | (j < self.global_tokens) | (i < self.global_tokens)
 
@@ -69,8 +62,6 @@ class Longformer(Windowed):
         growths = Knob("growth", range(length) if self.layers > 1 else [self.growth])
         return growths, Knob("window", range(self.widest, length), "head")
 
-    @classmethod
-    def examples(cls):
-        return [cls(window=1, growth=6, layers=4),
-                cls(window=1, growth=3, dilation=3, dilated_heads=1, layers=4, heads=2),
-                cls(window=1, growth=3, dilation=2, layers=4, heads=2, global_tokens=2, causal=False)]
+    shown = [dict(window=1, growth=6, layers=4),
+             dict(window=1, growth=3, dilation=3, dilated_heads=1, layers=4, heads=2),
+             dict(window=1, growth=3, dilation=2, layers=4, heads=2, global_tokens=2, causal=False)]

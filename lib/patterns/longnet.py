@@ -1,13 +1,12 @@
 """LongNet: dilated attention within segments, both growing, shifted by head. Source: Ding et al. 2023."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from lib.patterns.base import Knob, PositivePerHead, per_head
+from lib.patterns.base import Knob, PositivePerHead
 from lib.patterns.kinds import RowPattern
 from lib.registry import Positive
 
@@ -22,24 +21,17 @@ class LongNet(RowPattern):
     name = "longnet"
     family = "literature"
     source = "arxiv.org/abs/2307.02486 (LongNet), sections 2.2 (segments, dilation, mixture) and 2.3 (heads)"
+    by_head = "segment"
 
     segment: PositivePerHead = 8
     factor: Annotated[int, Field(ge=2)] = 2
     branches: Positive = 3
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.segments
-
-    @cached_property
-    def segments(self) -> tuple[tuple[int, ...], ...]:
-        return per_head(self.segment, self.layers, self.heads, "segment")
-
     def variant(self, layer, head):
-        return self.segments[layer][head], head % self.factor ** (self.branches - 1)
+        return self.widths[layer][head], head % self.factor ** (self.branches - 1)
 
     def _branches(self, layer: int, head: int) -> list[tuple[int, int]]:
-        return [(self.segments[layer][head] * self.factor ** n, self.factor ** n) for n in range(self.branches)]
+        return [(self.widths[layer][head] * self.factor ** n, self.factor ** n) for n in range(self.branches)]
 
     def links(self, layer, length, head):
         i = np.arange(length)
@@ -57,6 +49,4 @@ class LongNet(RowPattern):
     def knobs(self, length):
         return (Knob("segment", range(1, length + 1), "head"),)
 
-    @classmethod
-    def examples(cls):
-        return [cls(segment=4, heads=4), cls(segment=3, factor=3, branches=2, heads=2, causal=False)]
+    shown = [dict(segment=4, heads=4), dict(segment=3, factor=3, branches=2, heads=2, causal=False)]

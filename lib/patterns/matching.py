@@ -1,8 +1,9 @@
 """Equal pairs: turn a comparator's parameters until it attends as many (query, key) pairs as another pattern."""
 
-import dataclasses
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lib.errors import SuiteError, require
@@ -22,30 +23,40 @@ def match_edges(pattern: str | Pattern, like: Pattern, length: int, tolerance: f
     if isinstance(pattern, str):
         pattern = build(pattern, layers=like.layers, heads=like.heads, causal=like.causal, **parameters)
     require(0 <= tolerance < 1, "tolerance", tolerance, "a fraction from 0 to 1")
-    goal = like.pairs(length)
-    knobs = len(pattern.knobs(length))
-    if not knobs:
-        pattern.check(0, length)
-        return _close([pattern], goal, length, tolerance, f"{pattern.name} has no parameter to turn")
+    goal, knobs = like.pairs(length), len(pattern.knobs(length))
     for n in range(knobs - 1):
-        pattern = _coarse(pattern, pattern.knobs(length)[n], goal, length)
-    finest = pattern.knobs(length)[-1]
-    tried = _fill(pattern, finest, goal, length, tolerance)
-    return _close(tried, goal, length, tolerance, f"its {finest.parameter} does not reach that far or that finely")
+        knob = pattern.knobs(length)[n]
+        candidate = partial(turned, pattern, knob)
+        pattern = candidate(last_within(candidate, 0, len(knob.values) - 1, goal, length))
+    tried, why = [pattern], f"{pattern.name} has no parameter to turn"
+    if knobs:
+        finest = pattern.knobs(length)[-1]
+        tried = fill(pattern, finest, goal, length, tolerance)
+        why = f"its {finest.parameter} does not reach that far or that finely"
+    nearest = min(tried, key=lambda candidate: abs(candidate.pairs(length) - goal))
+    if abs(nearest.pairs(length) - goal) <= tolerance * goal:
+        return nearest
+    raise SuiteError(f"{nearest.name} cannot attend {goal:.0f} pairs within {tolerance:.1%} at {length} tokens "
+                     f"({why}): the nearest is {nearest.pairs(length):.0f}, with {nearest}")
 
 
-def _coarse(pattern: Pattern, knob: Knob, goal: float, length: int) -> Pattern:
-    def candidate(at: int) -> Pattern:
-        return _with(pattern, knob, knob.values[at])
-    return candidate(_last_within(lambda at: candidate(at).pairs(length), 0, len(knob.values) - 1, goal))
+def turned(pattern: Pattern, knob: Knob, e: int, slots: int = 1) -> Pattern:
+    """The pattern with its knob turned by `e` steps, which are spread over slots: the stack, its layers or its heads.
+
+    They spread as evenly as integers allow (carries of `e * slot / slots`), in the shape of `PerHead`.
+    """
+    steps = tuple(knob.values[(slot + 1) * e // slots - slot * e // slots] for slot in range(slots))
+    if len(set(steps)) == 1:
+        return replace(pattern, **{knob.parameter: steps[0]})
+    heads = slots // pattern.layers
+    rows = steps if heads == 1 else tuple(steps[at:at + heads] for at in range(0, slots, heads))
+    return replace(pattern, **{knob.parameter: rows})
 
 
-def _with(pattern: Pattern, knob: Knob, value: Any) -> Pattern:
-    return dataclasses.replace(pattern, **{knob.parameter: value})
-
-
-def _last_within(pairs: Callable[[int], float], low: int, high: int, goal: float) -> int:
+def last_within(candidate: Callable[[int], Pattern], low: int, high: int, goal: float, length: int) -> int:
     """The last of `low` … `high` whose pairs do not exceed the goal (pairs grow); `low` where all do."""
+    def pairs(e: int) -> float:
+        return candidate(e).pairs(length)
     step = 1                                        # doubling first: candidates far beyond the goal are costly to count
     while low + step <= high and pairs(low + step) <= goal:
         step *= 2
@@ -53,34 +64,16 @@ def _last_within(pairs: Callable[[int], float], low: int, high: int, goal: float
     return max(low, near[0] + bisect_right(near, goal, key=pairs) - 1)
 
 
-def _fill(pattern: Pattern, knob: Knob, goal: float, length: int, tolerance: float) -> list[Pattern]:
-    """Best candidates, ever finer: the slots are the stack, its layers, its heads; `e` steps are spread over them."""
+def fill(pattern: Pattern, knob: Knob, goal: float, length: int, tolerance: float) -> list[Pattern]:
+    """Best candidates, ever finer: the slots are the stack, its layers, its heads."""
     layers, heads = pattern.layers, pattern.heads
-    slots = {"stack": [1], "layer": [1, layers], "head": [1, layers, layers * heads]}[knob.per]
     tried: list[Pattern] = []
     low, high = 0, len(knob.values) - 1                     # in whole steps, the same in every slot
-    for count in slots:
-        def candidate(e: int, count: int = count) -> Pattern:
-            return _with(pattern, knob, _spread(knob, e, count, layers, heads))
-        at = _last_within(lambda e: candidate(e).pairs(length), low * count, high * count, goal)
-        tried += [candidate(e) for e in (at, at + 1) if low * count <= e <= high * count]
+    for slots in {"stack": [1], "layer": [1, layers], "head": [1, layers, layers * heads]}[knob.per]:
+        candidate = partial(turned, pattern, knob, slots=slots)
+        at = last_within(candidate, low * slots, high * slots, goal, length)
+        tried += [candidate(e) for e in (at, at + 1) if low * slots <= e <= high * slots]
         if any(abs(c.pairs(length) - goal) <= tolerance * goal for c in tried):
             break
-        low, high = at // count, min(high, at // count + 1)
+        low, high = at // slots, min(high, at // slots + 1)
     return tried
-
-
-def _spread(knob: Knob, e: int, slots: int, layers: int, heads: int) -> Any:
-    """`e` steps over `slots`, as evenly as integers allow (carries of e * slot / slots), in the shape of `PerHead`."""
-    steps = [knob.values[(slot + 1) * e // slots - slot * e // slots] for slot in range(slots)]
-    if len(set(steps)) == 1:
-        return steps[0]
-    return tuple(steps) if slots == layers else tuple(tuple(steps[at * heads:(at + 1) * heads]) for at in range(layers))
-
-
-def _close(tried: list[Pattern], goal: float, length: int, tolerance: float, why: str) -> Pattern:
-    nearest = min(tried, key=lambda candidate: abs(candidate.pairs(length) - goal))
-    if abs(nearest.pairs(length) - goal) <= tolerance * goal:
-        return nearest
-    raise SuiteError(f"{nearest.name} cannot attend {goal:.0f} pairs within {tolerance:.1%} at {length} tokens "
-                     f"({why}): the nearest is {nearest.pairs(length):.0f}, with {nearest}")

@@ -19,12 +19,9 @@ class MSWA(Windowed):
 
     window: PerHead = 16
 
-    def reach(self, layer: int, head: int) -> int:
+    def band(self, layer, head):
         doublings = 4 * layer // self.layers + 4 * head // self.heads       # group of the layer and of the head: 0 to 6
-        return self.widths[layer][head] * 2 ** doublings // 16
-
-    def distances(self, layer, length, head):
-        return range(min(self.reach(layer, head), length - 1) + 1)
+        return self.widths[layer][head] * 2 ** doublings // 16, 1
 
     def attends(self, i, j, layer, length, head):
         scales = [0.25, 0.5, 1.0, 2.0]
@@ -34,6 +31,4 @@ class MSWA(Windowed):
     def knobs(self, length):
         return (Knob("window", range(16 * length), "head"),)
 
-    @classmethod
-    def examples(cls):
-        return [cls(window=12, layers=4, heads=4), cls(window=8, layers=8, heads=2, causal=False)]
+    shown = [dict(window=12, layers=4, heads=4), dict(window=8, layers=8, heads=2, causal=False)]

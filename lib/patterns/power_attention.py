@@ -1,11 +1,10 @@
 """PowerAttention: a window, and the blocks at distances that are powers of two. Source: Chen et al. 2025."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from lib.patterns.base import Knob, PerHead, per_head
+from lib.patterns.base import Knob, PerHead
 from lib.patterns.kinds import RowPattern
 from lib.registry import Positive
 
@@ -19,20 +18,10 @@ class PowerAttention(RowPattern):
     name = "power_attention"
     family = "literature"
     source = "arxiv.org/abs/2503.03588 (PowerAttention): window and power-of-two blocks, the same in every layer"
+    by_head = "window"
 
     window: PerHead = 7
     block: Positive = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.widths
-
-    @cached_property
-    def widths(self) -> tuple[tuple[int, ...], ...]:
-        return per_head(self.window, self.layers, self.heads, "window")
-
-    def variant(self, layer, head):
-        return self.widths[layer][head]
 
     def links(self, layer, length, head):
         i, reach = np.arange(length)[:, None], min(self.widths[layer][head], length - 1)
@@ -48,7 +37,5 @@ class PowerAttention(RowPattern):
     def knobs(self, length):
         return Knob("block", range(1, self.block + 1)), Knob("window", range(length), "head")
 
-    @classmethod
-    def examples(cls):
-        return [cls(window=3), cls(window=((1, 2), 3, 0, 4), block=3, layers=4, heads=2),
-                cls(window=2, block=2, causal=False)]
+    shown = [dict(window=3), dict(window=((1, 2), 3, 0, 4), block=3, layers=4, heads=2),
+             dict(window=2, block=2, causal=False)]

@@ -8,25 +8,24 @@ import numpy as np
 from pydantic import Field
 
 from lib.errors import require
-from lib.patterns.base import Knob
-from lib.patterns.kinds import PARTS, RowPattern, row_budgets
+from lib.patterns.kinds import DrawnPattern
 from lib.registry import Count, Positive
 
 MODES = {"budget": ("budget", 32), "draws": ("draws", 48), "bernoulli": ("scale", 1.0)}     # parameter, and its default
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerLaw(RowPattern):
+class PowerLaw(DrawnPattern):
     """Query `i` attends `j` where `0 <= d <= window`, and far keys at random distances with `q(d) ~ d^-(1+sigma)`.
 
     Mode `budget`: exactly `budget` keys, the query included (or all there are), the far ones drawn without replacement
-    from `window < d <= reach` (Gumbel top-k on log q); `extra` of every 1024 queries have one more. Mode `draws`:
-    `draws` distances from q on `1 <= d <= reach` with replacement, repeats and near ones merged, as in the document.
-    Mode `bernoulli`: each `d` with probability `min(1, scale * d^-(1+sigma))`.
+    from `window < d <= reach` (Gumbel top-k on log q). Mode `draws`: `draws` distances from q on `1 <= d <= reach` with
+    replacement, repeats and near ones merged, as in the document. Mode `bernoulli`: each `d` with probability
+    `min(1, scale * d^-(1+sigma))`.
 
     Causal: backwards only, never wrapped; a query draws among its predecessors, and the same keys at every length.
     Bidirectional: the ring of the document, window included: `j = (i +- d) mod T`, `d <= T // 2`, signs random.
-    `reach=None`: as far as there are keys. Each layer has a graph of its own unless `per_layer` is off.
+    `reach=None`: as far as there are keys.
     """
     name = "power_law"
     family = "power-law"
@@ -38,10 +37,7 @@ class PowerLaw(RowPattern):
     budget: Count | None = None
     draws: Count | None = None
     scale: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    extra: Count = 0
     reach: Positive | None = None
-    per_layer: bool = True
-    seed: Count = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,8 +46,7 @@ class PowerLaw(RowPattern):
             require(given is None or mode == self.mode, parameter, given, f"None, as mode is {self.mode!r}")
         require(self.mode != "budget" or self.amount >= self.near, "budget", self.amount,
                 f"an integer of at least {self.near}, the window")
-        require(self.extra < (PARTS if self.mode == "budget" else 1), "extra", self.extra,
-                f"0 to {PARTS - 1} in budget mode, else 0")
+        require(self.mode == "budget" or not self.extra, "extra", self.extra, "0, as no budget is exact in this mode")
 
     @property
     def amount(self) -> float:
@@ -60,18 +55,13 @@ class PowerLaw(RowPattern):
         given = getattr(self, parameter)
         return default if given is None else given
 
-    @property
-    def near(self) -> int:
-        """Keys of the window, the query included."""
-        return self.window * (1 if self.causal else 2) + 1
-
     def farthest(self, length: int) -> int:
         """The largest distance that may be drawn at `length` tokens."""
         largest = length - 1 if self.causal else length // 2
         return largest if self.reach is None else min(self.reach, largest)
 
     def links(self, layer, length, head):
-        rng = np.random.default_rng([self.seed, layer if self.per_layer else 0])
+        rng = self.rng(layer)
         for i in range(length):
             farthest = min(i, self.farthest(length)) if self.causal else self.farthest(length)
             near, d = np.arange(self.window + 1), np.arange(1, farthest + 1)
@@ -89,7 +79,7 @@ class PowerLaw(RowPattern):
         d = d[abs(d) > self.window]
         if self.mode == "bernoulli":
             return d[rng.random(len(d)) < self.amount * abs(d) ** -(1.0 + self.sigma)]
-        count = row_budgets(self.amount, self.extra, i) - near
+        count = self.with_extra(self.amount, i) - near
         score = rng.gumbel(size=len(d)) - (1 + self.sigma) * np.log(abs(d))
         return d if count >= len(d) else d[np.argpartition(-score, count)[:count]]
 
@@ -106,7 +96,7 @@ class PowerLaw(RowPattern):
             near, most = np.minimum(i, self.window) + 1, np.minimum(i, self.farthest(length)) + 1
         else:
             near, most = (np.minimum(length, 2 * d + 1) + 0 * i for d in (self.window, self.farthest(length)))
-        return float(np.maximum(near, np.minimum(row_budgets(self.amount, self.extra, i), most)).sum())
+        return float(np.maximum(near, np.minimum(self.with_extra(self.amount, i), most)).sum())
 
     def expected_pairs(self, length):
         """Of draws with replacement: each pair beyond the window is drawn with probability `1 - (1 - q(d))^draws`."""
@@ -117,15 +107,11 @@ class PowerLaw(RowPattern):
         return self.layers * (near + float(-np.expm1(self.amount * missed).sum()))
 
     def knobs(self, length):
-        if self.mode != "budget":
-            return ()
-        return Knob("budget", range(self.near, self.near + length)), Knob("extra", range(PARTS))
+        return super().knobs(length) if self.mode == "budget" else ()
 
-    @classmethod
-    def examples(cls):
-        return [cls(sigma=0.5, window=2, budget=6, layers=4), cls(mode="draws", draws=12, window=2, layers=4, seed=1),
-                cls(mode="bernoulli", scale=2.0, window=1, reach=20, per_layer=False),
-                cls(window=2, budget=9, causal=False), cls(mode="draws", draws=12, window=1, causal=False)]
+    shown = [dict(sigma=0.5, window=2, budget=6, layers=4), dict(mode="draws", draws=12, window=2, layers=4, seed=1),
+             dict(mode="bernoulli", scale=2.0, window=1, reach=20, per_layer=False),
+             dict(window=2, budget=9, causal=False), dict(mode="draws", draws=12, window=1, causal=False)]
 
 
 def around(d: np.ndarray, length: int) -> np.ndarray:

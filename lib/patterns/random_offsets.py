@@ -27,8 +27,8 @@ class RandomOffsets(Windowed):
     seed: Count = 0
 
     def far(self, layer, length, head):
-        reach = length - 1 if self.reach is None else self.reach
-        order = np.random.default_rng([self.seed, layer if self.per_layer else 0]).permutation(reach) + 1
+        rng = np.random.default_rng([self.seed, layer if self.per_layer else 0])
+        order = rng.permutation(self.reach or length - 1) + 1
         return order[order > self.widths[layer][head]][:self.count].tolist()
 
     def attends(self, i, j, layer, length, head):
@@ -37,10 +37,8 @@ class RandomOffsets(Windowed):
         return (d <= self.widths[layer][head]) | drawn[d]
 
     def knobs(self, length):
-        frozen = Knob("reach", [length - 1 if self.reach is None else self.reach])
+        frozen = Knob("reach", [self.reach or length - 1])
         return frozen, Knob("count", range(length)), Knob("window", range(self.widest, length), "head")
 
-    @classmethod
-    def examples(cls):
-        return [cls(count=4, window=2, layers=4), cls(count=3, window=0, reach=20, per_layer=False, layers=4, seed=1),
-                cls(count=4, window=2, causal=False)]
+    shown = [dict(count=4, window=2, layers=4), dict(count=3, window=0, reach=20, per_layer=False, layers=4, seed=1),
+             dict(count=4, window=2, causal=False)]

@@ -1,12 +1,13 @@
 """Bases of rungs and the schedules that scale them, in exact arithmetic. Source: Fibonacci document, section 3."""
 
 import math
+from bisect import bisect
 from fractions import Fraction
 from typing import Literal
 
 import numpy as np
 
-from lib.errors import SuiteError
+from lib.errors import require
 
 Base = Literal["fibonacci", "matched_pow2", "pow2"]
 Schedule = Literal["coprime", "descending", "fixed", "linear", "permuted"]
@@ -23,19 +24,12 @@ def fibonacci(count: int) -> tuple[int, ...]:
 def matched_pow2(count: int) -> tuple[int, ...]:
     """Geometric base with as many rungs as `fibonacci(count)` and its reach F: integers nearest `F^(n/(count-1))`.
 
-    `m` is nearest to `x` where `m = (floor(2x) + 1) // 2`; `floor(2x)` is an integer root: no float rounds anything.
+    `m` is nearest to `x` where `m = (floor(2x) + 1) // 2`. `floor(2x)` is the last integer whose power does not exceed
+    that of `2x`: no float rounds anything.
     """
     reach, order = fibonacci(count)[-1], max(1, count - 1)
-    return tuple((_root(2 ** order * reach ** n, order) + 1) // 2 for n in range(count))
-
-
-def _root(value: int, order: int) -> int:
-    """floor(value ** (1 / order)), exactly."""
-    low, high = 0, 1 << (value.bit_length() // order + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if middle ** order <= value else (low, middle)
-    return low
+    doubled = range(1, 2 * reach + 1)
+    return tuple((bisect(doubled, 2 ** order * reach ** n, key=lambda m: m ** order) + 1) // 2 for n in range(count))
 
 
 def base_rungs(base: str, count: int, length: int) -> tuple[int, ...]:
@@ -47,11 +41,10 @@ def base_rungs(base: str, count: int, length: int) -> tuple[int, ...]:
 
 def coprime_stride(layers: int) -> int:
     """The largest s with 1 < s <= L // 2 that is coprime to L: 7 for 16, 3 for 8, none for 2, 3, 4 and 6 (an error)."""
-    for s in range(layers // 2, 1, -1):
-        if math.gcd(s, layers) == 1:
-            return s
-    raise SuiteError(f"schedule = 'coprime' is not valid: it needs a stride 1 < s <= L // 2 coprime to the depth, "
-                     f"and layers = {layers} has none")
+    strides = [s for s in range(2, layers // 2 + 1) if math.gcd(s, layers) == 1]
+    require(bool(strides), "schedule", "coprime",
+            f"it needs a stride 1 < s <= L // 2 coprime to the depth, and layers = {layers} has none")
+    return strides[-1]
 
 
 def schedule_alphas(schedule: str, layers: int, seed: int = 0) -> tuple[Fraction, ...]:

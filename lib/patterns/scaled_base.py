@@ -34,17 +34,14 @@ class ScaledBase(Windowed):
     def alphas(self) -> tuple[Fraction, ...]:
         return schedule_alphas(self.schedule, self.layers, self.seed)
 
-    def _frozen(self, length: int) -> int:
-        return length if self.trained_length is None else self.trained_length
-
     def far(self, layer, length, head):
-        frozen, alpha = self._frozen(length), self.alphas[layer]
+        frozen, alpha = self.trained_length or length, self.alphas[layer]
         scaled = (round(alpha * f) for f in base_rungs(self.base, self.rungs, frozen))      # a Fraction: half to even
         return [d for d in scaled if self.widths[layer][head] < d <= frozen - 1]
 
     def attends(self, i, j, layer, length, head):
         # d is alpha * f = p f / q rounded half to even where |2 p f - 2 q d| < q, or = q and d is even
-        d, frozen = abs(i - j), self._frozen(length)
+        d, frozen = abs(i - j), self.trained_length or length
         p, q = self.alphas[layer].as_integer_ratio()
         near, rung = d <= self.widths[layer][head], d < 0
         for f in base_rungs(self.base, self.rungs, frozen):
@@ -52,9 +49,7 @@ class ScaledBase(Windowed):
             rung = rung | (error < q) | ((error == q) & (d % 2 == 0))
         return near | (rung & (d <= frozen - 1))
 
-    @classmethod
-    def examples(cls):
-        return [cls(window=2, rungs=8), cls(window=2, rungs=8, schedule="linear", layers=4),
-                cls(window=1, rungs=8, schedule="coprime", layers=8, trained_length=40),
-                cls(window=3, base="pow2", schedule="descending", layers=4),
-                cls(window=2, base="matched_pow2", rungs=8, schedule="permuted", layers=4, causal=False)]
+    shown = [dict(window=2, rungs=8), dict(window=2, rungs=8, schedule="linear", layers=4),
+             dict(window=1, rungs=8, schedule="coprime", layers=8, trained_length=40),
+             dict(window=3, base="pow2", schedule="descending", layers=4),
+             dict(window=2, base="matched_pow2", rungs=8, schedule="permuted", layers=4, causal=False)]

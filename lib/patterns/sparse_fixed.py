@@ -1,13 +1,12 @@
 """Sparse Transformer, fixed: a query's block, and the last c places of each. Source: Child et al. 2019, section 4.3."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import isqrt
 
 import numpy as np
 
 from lib.errors import require
-from lib.patterns.base import Knob, PositivePerHead, per_head
+from lib.patterns.base import Knob, PositivePerHead
 from lib.patterns.kinds import RowPattern
 from lib.patterns.sparse_strided import Arrangement, factors, split
 from lib.registry import Positive
@@ -22,6 +21,7 @@ class SparseFixed(RowPattern):
     name = "sparse_fixed"
     family = "literature"
     source = "arxiv.org/abs/1904.10509 (Sparse Transformer), sections 4.3 (fixed) and 5.1 (arrange)"
+    by_head = "summary"
 
     block: Positive = 16                # the paper's stride l
     summary: PositivePerHead = 1        # the paper's c: places that summarise a block
@@ -29,14 +29,10 @@ class SparseFixed(RowPattern):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(max(map(max, self.summaries)) <= self.block, "summary", self.summary, f"1 to block = {self.block}")
-
-    @cached_property
-    def summaries(self) -> tuple[tuple[int, ...], ...]:
-        return per_head(self.summary, self.layers, self.heads, "summary")
+        require(self.widest <= self.block, "summary", self.summary, f"1 to block = {self.block}")
 
     def variant(self, layer, head):
-        return factors(self.arrange, layer, head), self.summaries[layer][head]
+        return factors(self.arrange, layer, head), self.widths[layer][head]
 
     def links(self, layer, length, head):
         near, far = factors(self.arrange, layer, head)
@@ -45,22 +41,18 @@ class SparseFixed(RowPattern):
         if near:
             yield i, i - i % self.block + np.arange(self.block)
         if far:
-            yield i, places[places % self.block >= self.block - self.summaries[layer][head]]
+            yield i, places[places % self.block >= self.block - self.widths[layer][head]]
 
     def attends(self, i, j, layer, length, head):
         near, far = factors(self.arrange, layer, head)
         same = i // self.block == j // self.block
-        return (i == j) | (near & same) | (far & (j % self.block >= self.block - self.summaries[layer][head]))
+        return (i == j) | (near & same) | (far & (j % self.block >= self.block - self.widths[layer][head]))
 
     def knobs(self, length):
-        most = max(map(max, self.summaries))
         # A longer block has fewer summaries but more keys of its own: pairs grow from about the root of the length on
-        cheapest = max(most, isqrt(length))
+        cheapest = max(self.widest, isqrt(length))
         blocks = Knob("block", range(cheapest, max(cheapest, length) + 1))
-        summaries = Knob("summary", range(most, self.block + 1), "head")
-        return Knob("arrange", split(self)), blocks, summaries
+        return Knob("arrange", split(self)), blocks, Knob("summary", range(self.widest, self.block + 1), "head")
 
-    @classmethod
-    def examples(cls):
-        return [cls(block=6, summary=2), cls(block=5, arrange="layers", layers=4),
-                cls(block=5, summary=((1, 2), 1, 3, 1), arrange="heads", heads=2, layers=4), cls(block=6, causal=False)]
+    shown = [dict(block=6, summary=2), dict(block=5, arrange="layers", layers=4),
+             dict(block=5, summary=((1, 2), 1, 3, 1), arrange="heads", heads=2, layers=4), dict(block=6, causal=False)]

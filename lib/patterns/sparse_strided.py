@@ -1,11 +1,10 @@
 """Sparse Transformer, strided: the last l keys, and every l-th. Source: Child et al. 2019, section 4.3."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import isqrt
 from typing import Literal
 
-from lib.patterns.base import Knob, Pattern, PerHead, per_head
+from lib.patterns.base import Knob, Pattern, PerHead
 from lib.patterns.kinds import Windowed
 from lib.registry import Positive
 
@@ -42,14 +41,17 @@ class SparseStrided(Windowed):
     window: PerHead | None = None
     arrange: Arrangement = "merged"
 
-    @cached_property
-    def widths(self):
-        return per_head(self.stride if self.window is None else self.window, self.layers, self.heads, "window")
+    @property
+    def by_head(self):
+        return "stride" if self.window is None else "window"
 
-    def distances(self, layer, length, head):
-        near, far = factors(self.arrange, layer, head)
-        window = range(min(self.widths[layer][head], length - 1) + 1) if near else ()
-        return {*window, *(range(0, length, self.stride) if far else ())}
+    def band(self, layer, head):
+        near, _ = factors(self.arrange, layer, head)
+        return self.widths[layer][head] * near, 1
+
+    def far(self, layer, length, head):
+        _, far = factors(self.arrange, layer, head)
+        return range(0, length, self.stride) if far else ()
 
     def attends(self, i, j, layer, length, head):
         d = abs(i - j)
@@ -65,7 +67,5 @@ class SparseStrided(Windowed):
         cheapest = max(1, isqrt(length // 2))
         return arrangements, Knob("stride", range(cheapest, length + 1)), windows
 
-    @classmethod
-    def examples(cls):
-        return [cls(stride=6), cls(stride=5, arrange="layers", layers=4),
-                cls(stride=5, arrange="heads", heads=2, causal=False)]
+    shown = [dict(stride=6), dict(stride=5, arrange="layers", layers=4),
+             dict(stride=5, arrange="heads", heads=2, causal=False)]

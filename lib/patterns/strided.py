@@ -27,6 +27,4 @@ class Strided(Windowed):
     def knobs(self, length):
         return Knob("stride", range(length, 0, -1)), Knob("window", range(self.widest, length), "head")
 
-    @classmethod
-    def examples(cls):
-        return [cls(stride=4), cls(stride=6, window=2), cls(stride=4, window=1, causal=False)]
+    shown = [dict(stride=4), dict(stride=6, window=2), dict(stride=4, window=1, causal=False)]
