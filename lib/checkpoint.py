@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -19,22 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import safe_open
 from safetensors import torch as safetensors
 
 from lib.config import RunConfig
 from lib.errors import SuiteError
 from lib.files import sync_folder, write_atomically
-from lib.model import Transformer, build_model
 
 NEWEST, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 WEIGHTS, RESULT = "model.safetensors", "result.json"
 
 log = logging.getLogger(__name__)
-
-
-class Damaged(Exception):
-    """A file is not what was written."""
 
 
 def canonical(run: RunConfig) -> str:
@@ -63,41 +59,33 @@ def load_checkpoint(folder: Path, run: RunConfig) -> dict[str, Any] | None:
     Raises `SuiteError` if it belongs to a run with another configuration.
     """
     for path in (folder / NEWEST, folder / PREVIOUS):
-        if not path.exists():
-            continue
-        try:
-            state = read_checkpoint(path)
-        except Damaged as damage:
-            set_aside(path, damage)
-            continue
-        if state["run"] != canonical(run):
-            raise foreign(path)
-        return state
+        if path.exists() and (state := read_checkpoint(path)) is not None:
+            require_same(state["run"], run, path)
+            return state
     return None
 
 
-def foreign(path: Path) -> SuiteError:
-    return SuiteError(f"{path} belongs to a run with another configuration: a folder holds one run; move it away")
-
-
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint; `Damaged` if it is cut off or a byte has changed (torch checks no checksums)."""
+def read_checkpoint(path: Path) -> dict[str, Any] | None:
+    """The content of a checkpoint; None if it is cut off or a byte has changed (torch checks no checksums)."""
     try:
         with zipfile.ZipFile(path) as archive:
             if (member := archive.testzip()) is not None:
-                raise Damaged(f"the checksum of {member} is wrong")
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (zipfile.BadZipFile, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise Damaged(str(error).partition("\n")[0]) from error
-    if not isinstance(state, dict) or "run" not in state:
-        raise Damaged("it holds no run")
-    return state
+                raise zipfile.BadZipFile(f"the checksum of {member} is wrong")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (zipfile.BadZipFile, RuntimeError, EOFError, pickle.UnpicklingError) as damage:
+        set_aside(path, damage)
+        return None
+
+
+def require_same(with_run: str, run: RunConfig, path: Path) -> None:
+    if with_run != canonical(run):
+        raise SuiteError(f"{path} belongs to a run with another configuration: a folder holds one run; move it away")
 
 
 def set_aside(path: Path, damage: Exception) -> None:
-    aside = path.with_name(path.name + ".damaged")
+    aside, why = path.with_name(path.name + ".damaged"), str(damage).partition("\n")[0]
     os.replace(path, aside)
-    log.warning("%s is damaged (%s): kept as %s, and the run goes on without it", path, damage, aside.name)
+    log.warning("%s is damaged (%s): kept as %s, and the run goes on without it", path, why, aside.name)
 
 
 def save_finished(folder: Path, run: RunConfig, model: torch.nn.Module, result: Mapping[str, Any]) -> None:
@@ -105,8 +93,9 @@ def save_finished(folder: Path, run: RunConfig, model: torch.nn.Module, result: 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     weights = safetensors.save(tensors, {"run": canonical(run)})       # one key: the order of several is not fixed
     write_atomically(folder / WEIGHTS, weights, durable=True)
-    described = {"weights_sha256": hashlib.sha256(weights).hexdigest(), **result}
-    write_atomically(folder / RESULT, json.dumps(described, indent=1).encode(), durable=True)
+    result = {"weights_sha256": hashlib.sha256(weights).hexdigest(), **result}
+    text = json.dumps(result, indent=1, default=dataclasses.asdict)
+    write_atomically(folder / RESULT, text.encode(), durable=True)
     for name in (NEWEST, PREVIOUS):
         (folder / name).unlink(missing_ok=True)
 
@@ -116,35 +105,16 @@ def load_finished(folder: Path, run: RunConfig, model: torch.nn.Module) -> dict[
 
     Raises `SuiteError` if the weights belong to a run with another configuration.
     """
-    path = folder / RESULT
-    if not path.exists():
+    if not (folder / RESULT).exists():
         return None
     try:
-        result, weights = read_finished(folder)
-    except Damaged as damage:
-        set_aside(path, damage)
+        result, weights = json.loads((folder / RESULT).read_bytes()), (folder / WEIGHTS).read_bytes()
+        if hashlib.sha256(weights).hexdigest() != result.pop("weights_sha256"):
+            raise ValueError(f"{WEIGHTS} is not the file that was written with it")
+    except (FileNotFoundError, KeyError, ValueError) as damage:
+        set_aside(folder / RESULT, damage)
         return None
-    with_run = json.loads(weights[8:8 + int.from_bytes(weights[:8], "little")])["__metadata__"]["run"]
-    if with_run != canonical(run):
-        raise foreign(folder / WEIGHTS)
+    with safe_open(folder / WEIGHTS, "pt") as file:
+        require_same(file.metadata()["run"], run, folder / WEIGHTS)
     model.load_state_dict(safetensors.load(weights))
     return result
-
-
-def load_model(run: RunConfig, folder: Path, device: str = "cpu") -> Transformer:
-    """The trained model of the finished run in `folder`, to evaluate it; a `SuiteError` if there is none."""
-    model = build_model(run)
-    if load_finished(folder, run, model) is None:
-        raise SuiteError(f"{folder} holds no whole finished run: delete that folder, and it is trained again")
-    return model.to(device)
-
-
-def read_finished(folder: Path) -> tuple[dict[str, Any], bytes]:
-    try:
-        result = json.loads((folder / RESULT).read_bytes())
-        weights = (folder / WEIGHTS).read_bytes()
-    except (FileNotFoundError, ValueError, SafetensorError) as error:
-        raise Damaged(str(error)) from error
-    if hashlib.sha256(weights).hexdigest() != result.get("weights_sha256"):
-        raise Damaged(f"{WEIGHTS} is not the file that was written with it")
-    return result, weights

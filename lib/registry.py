@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from lib.errors import SuiteError, one_of, require
 
@@ -68,25 +68,19 @@ def tuples(value: Any) -> Any:
 def check(instance: Any) -> None:
     """Raise a `SuiteError` for the first field of a dataclass instance whose value does not fit its type."""
     cls = type(instance)
-    try:
-        schema(cls)(**{field.name: getattr(instance, field.name) for field in dataclasses.fields(cls)})
-    except ValidationError as error:
-        wrong = [found for found in error.errors() if found["loc"][0] == error.errors()[0]["loc"][0]]
-        name = str(wrong[0]["loc"][0])
-        value, hint = getattr(instance, name), get_type_hints(cls)[name]
-        if get_origin(hint) is Literal:
-            one_of(value, get_args(hint), name)
-        allowed = dict.fromkeys(found["msg"].removeprefix("Input should be ") for found in wrong)
-        require(False, name, value, f"it should be {', or '.join(allowed)}")
-
-
-def schema(cls: type) -> type[BaseModel]:
-    """The fields of a dataclass as a pydantic model, made once and kept with the class."""
-    if "_schema" not in vars(cls):
+    if "_types" not in vars(cls):                       # made once and kept with the class
         hints = get_type_hints(cls, include_extras=True)
-        fields: dict[str, Any] = {field.name: (hints[field.name], ...) for field in dataclasses.fields(cls)}
-        cls._schema = create_model(cls.__name__, __config__=ConfigDict(strict=True), **fields)
-    return cls._schema
+        cls._types = {field.name: (hints[field.name], TypeAdapter(hints[field.name], config=ConfigDict(strict=True)))
+                      for field in dataclasses.fields(cls)}
+    for name, (hint, adapter) in cls._types.items():
+        value = getattr(instance, name)
+        try:
+            adapter.validate_python(value)
+        except ValidationError as error:
+            if get_origin(hint) is Literal:
+                one_of(value, get_args(hint), name)
+            allowed = dict.fromkeys(wrong["msg"].removeprefix("Input should be ") for wrong in error.errors())
+            require(False, name, value, f"it should be {', or '.join(allowed)}")
 
 
 def subclasses(cls: type) -> list[type]:

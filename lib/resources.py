@@ -7,7 +7,9 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,34 +29,24 @@ class Clock:
 
     def __init__(self, spent: dict[str, float], device: str) -> None:
         self.spent, self.cuda = spent, torch.device(device).type == "cuda"
-        self.laps: list[tuple[str, object, object]] = []
-        self.last = self.moment()
+        self.ends: list[tuple[str, Any]] = []           # of laps: part and moment
 
-    def moment(self) -> object:
-        if not self.cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def start(self) -> None:
-        """Begin a lap here: the time since the last one belongs to no part."""
-        self.last = self.moment()
-
-    def lap(self, part: str) -> None:
-        """End a lap: the time since the last one, or since the start, belongs to `part`."""
-        now = self.moment()
-        self.laps.append((part, self.last, now))
-        self.last = now
+    def lap(self, part: str = "") -> None:
+        """End a lap: the time since the last one belongs to `part`, or to no part."""
+        moment = torch.cuda.Event(enable_timing=True) if self.cuda else time.perf_counter()
+        if self.cuda:
+            moment.record()
+        self.ends.append((part, moment))
 
     def read(self) -> None:
         """Add the laps to `spent`; on a GPU this waits for the last of them."""
-        if self.cuda and self.laps:
-            self.laps[-1][2].synchronize()
-        for part, begin, end in self.laps:
-            seconds = begin.elapsed_time(end) / 1000 if self.cuda else end - begin
-            self.spent[part] = self.spent.get(part, 0.0) + seconds
-        self.laps.clear()
+        if self.cuda:
+            self.ends[-1][1].synchronize()
+        for (_, begin), (part, end) in pairwise(self.ends):
+            if part:
+                seconds = begin.elapsed_time(end) / 1000 if self.cuda else end - begin
+                self.spent[part] = self.spent.get(part, 0.0) + seconds
+        self.ends.clear()
 
 
 class PeakMemory:

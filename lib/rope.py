@@ -29,9 +29,7 @@ def frequencies(head_dim: int, theta: float = 10_000.0, variant: str = "vanilla"
     ntk            theta * s ** (D / (D - 2)): the slowest pair is squeezed by s, the fastest stays (NTK-aware scaling,
                    arxiv.org/abs/2309.00071, section 3.1)
     yarn           by the rounds `r_n = trained_length * w_n / 2 pi` that a pair makes: squeezed where r <= 1, kept
-    where
-                   r >= 32, linear in r between; turns times `0.1 ln s + 1`, so logits its square (same, sections
-                   3.2-3.4)
+                   where r >= 32, linear in r between; turns times `0.1 ln s + 1`, so logits its square (same, 3.2-3.4)
 
     Every variant but vanilla needs `trained_length`, in tokens.
     """

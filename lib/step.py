@@ -122,9 +122,9 @@ class Step:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:                  # whatever the compiler does not like
-                first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+                first = str(error).strip().partition("\n")[0][:200] or "no message"
                 log.warning("torch.compile does not work here (%s: %s): the run goes on without it; %s=0 does not try",
-                            type(error).__name__, first[:200], COMPILE)
+                            type(error).__name__, first, COMPILE)
                 self.loss.hidden = self.model.hidden
         if self.ranks.size > 1:
             self.trial(inputs, targets)

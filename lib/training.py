@@ -64,34 +64,13 @@ class TrainResult:
     spent: dict[str, float]         # seconds by part (`lib.resources.PARTS`)
 
 
-def train_run(run: RunConfig, source: Source, corpus: Corpus | None, folder: Path, progress: Progress | None = None,
-              device: str = "cpu", checkpoint_every: float = CHECKPOINT_SECONDS, ranks: Ranks = ALONE) -> TrainResult:
-    """The result of `run` in `folder`: trained from where an earlier attempt was interrupted, or loaded if finished.
-
-    corpus: for the light evaluations of a run on text; None for a synthetic task. Other arguments and errors: `train`.
-    The caller makes sure that no other process trains in `folder`, and calls this in each of `ranks` or, for a finished
-    run, in the first of them alone.
-    """
-    finished = load_run(run, folder, device) if ranks.first else None
-    if finished is not None:
-        return finished
-    model, state = train(run, source, folder, corpus=corpus, progress=progress, checkpoint_every=checkpoint_every,
-                         device=device, ranks=ranks)
-    facts = {"seconds": state.seconds, "tokens_per_s": run.train.tokens / state.step_seconds,
-             "peak_memory_mib": state.peak_memory_mib, "spent": state.spent}
-    metrics = [dataclasses.asdict(metric) for metric in state.metrics]
-    ranks.of_first(lambda: save_finished(folder, run, model, {**facts, "metrics": metrics}))
-    return TrainResult(model, state.metrics, **facts)
-
-
 def load_run(run: RunConfig, folder: Path, device: str = "cpu") -> TrainResult | None:
     """The finished run in `folder`; None if it is not finished (or if its files are damaged, which is logged)."""
     model = build_model(run)
     saved = load_finished(folder, run, model)
     if saved is None:
         return None
-    facts = {name: saved[name] for name in ("seconds", "tokens_per_s", "peak_memory_mib", "spent")}
-    return TrainResult(model.to(device), [Metric(**metric) for metric in saved["metrics"]], **facts)
+    return TrainResult(model.to(device), **saved | {"metrics": [Metric(**metric) for metric in saved["metrics"]]})
 
 
 def learning_rate(step: int, recipe: TrainConfig) -> float:
@@ -113,16 +92,20 @@ def build_optimizer(model: Transformer, recipe: TrainConfig) -> torch.optim.Adam
                              lr=recipe.lr, betas=(recipe.beta1, recipe.beta2), fused=True)
 
 
-def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None = None,
-          progress: Progress | None = None, checkpoint_every: float = CHECKPOINT_SECONDS, device: str = "cpu",
-          ranks: Ranks = ALONE) -> tuple[Transformer, State]:
-    """Model and state of `run` at its end, trained from the checkpoint in `folder` if there is one.
+def train_run(run: RunConfig, source: Source, corpus: Corpus | None, folder: Path, progress: Progress | None = None,
+              device: str = "cpu", checkpoint_every: float = CHECKPOINT_SECONDS, ranks: Ranks = ALONE) -> TrainResult:
+    """The result of `run` in `folder`: trained from where an earlier attempt was interrupted, or loaded if finished.
 
+    corpus: for the light evaluations of a run on text; None for a synthetic task.
     progress: called about twice a second and at the end with step, steps, loss, tokens_per_s, seconds_left.
     checkpoint_every: seconds, or more where CHECKPOINT_SHARE asks for it; results do not depend on it.
-    ranks: the processes that train together; all of them call this, and the first one reads and writes `folder`.
+    ranks: the processes that train together. All of them call this, or the first one alone if the run is finished; the
+    first one reads and writes `folder`, in which no other process may train.
     Raises `SuiteError` where the loss or the gradient is not finite, and where the disk is full.
     """
+    finished = load_run(run, folder, device) if ranks.first else None
+    if finished is not None:
+        return finished
     recipe = run.train
     require(source.vocab <= run.model.vocab, "vocab of the model", run.model.vocab,
             f"at least the data's {source.vocab}")
@@ -143,7 +126,7 @@ def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None
 
     while state.step < recipe.steps:
         begin = time.perf_counter()
-        clock.start()
+        clock.lap()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(state.step, recipe) * group["multiplier"]
         model.half_width = model.pattern.half_width(state.step, recipe.steps)
@@ -165,7 +148,7 @@ def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None
             state.metrics += learned(model, state.step)
             state.losses = []
         if last or (recipe.eval_every and state.step % recipe.eval_every == 0):
-            clock.start()
+            clock.lap()
             state.metrics += ranks.of_first(lambda: light_evaluation(model, run, heldout, state.step, device))
             clock.lap("evaluation")
         clock.read()
@@ -173,7 +156,10 @@ def train(run: RunConfig, source: Source, folder: Path, *, corpus: Corpus | None
         if due and not last:
             ranks.of_first(lambda: watch.save(model, optimizer))
     model.half_width = None
-    return model, state
+    result = {"seconds": state.seconds, "tokens_per_s": recipe.tokens / state.step_seconds,
+              "peak_memory_mib": state.peak_memory_mib, "spent": state.spent, "metrics": state.metrics}
+    ranks.of_first(lambda: save_finished(folder, run, model, result))
+    return TrainResult(model, **result)
 
 
 def learned(model: Transformer, step: int) -> list[Metric]:
