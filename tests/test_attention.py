@@ -11,9 +11,8 @@ import torch
 from attention_cases import FORMS, LEARNED, alibi, assert_close, inputs, random_table, run
 
 from lib import patterns
-from lib.attention import BACKENDS, sparse_attention
+from lib.attention import BACKENDS, pytorch, sparse_attention
 from lib.attention.call import checked
-from lib.attention.pytorch import plans
 from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets
 
 FAST = [name for name, backend in BACKENDS.items() if name != "reference" and not backend.missing()]
@@ -57,7 +56,7 @@ def test_when_a_pattern_is_attended_then_every_backend_agrees_with_the_rule(patt
 @pytest.mark.parametrize("rows", [1, 40, 300])     # single units, part of the heads, several batch elements with a rest
 @pytest.mark.parametrize("name", FORMS)
 def test_when_a_call_is_cut_into_steps_then_no_form_loses_a_pair(name, rows, monkeypatch):
-    monkeypatch.setattr(plans, "ROWS", rows)
+    monkeypatch.setattr(pytorch, "ROWS", rows)
     T = 35 if "table" in name else 19
     slopes = alibi(4) if rows == 40 else None
     assert_agrees(FORMS[name], inputs(5, 4, 2, T), 0, ["torch"], slopes=slopes, **LEARNED.get(name, {}))

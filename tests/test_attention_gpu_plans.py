@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 
 from lib.attention.call import checked
 from lib.attention.gpu import plans
-from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow, expand
+from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, expand
 
 
-def plan_of(keys, T, H=4, G=2, half=True, rungs=()):
+def plan_of(keys, T, H=4, G=2, half=True, alpha=None):
     q, k = torch.zeros(1, H, T, 8), torch.zeros(1, G, T, 8)
-    alpha = torch.tensor(1.0) if isinstance(keys, LearnedOffsets) else None
-    span = torch.ones(H) if isinstance(keys, SoftWindow) else None
-    return plans.build(checked(q, k, k, keys, 0, alpha, span, None), half, rungs)
+    return plans.build(checked(q, k, k, keys, 0, alpha, None, None), half)
 
 
 def listed(plan, head, c, i, T):
@@ -132,15 +130,15 @@ def test_when_distances_follow_one_another_then_enough_of_them_make_a_band(half,
 
 
 def test_when_rungs_are_given_then_blocks_have_those_that_reach_them():
-    T, rungs = 45, ((3, 3), (9, 8), (16, 13), (44, 37))
-    plan = plan_of(LearnedOffsets(1, (3, 8, 13, 37)), T, rungs=rungs)
+    T, rungs = 45, [[3, 3], [9, 8], [15, 13], [44, 37]]
+    plan = plan_of(LearnedOffsets(1, (13, 8, 3, 37)), T, alpha=torch.tensor(1.2))
     size, key_size = (rows // plan.tiling.RP for rows in (plan.tiling.BM, plan.tiling.KM))
     for at, (lo, _) in enumerate(rungs):
         for i in range(lo, T):
             assert plan.query_ranges[0, i // size, 0] <= at < plan.query_ranges[0, i // size, 1]
             for key in (i - lo, max(i - lo - 1, 0)):
                 assert plan.key_ranges[0, key // key_size, 0] <= at < plan.key_ranges[0, key // key_size, 1]
-    assert plan.rungs == rungs and plan.bands[0].tolist() == [[0, 1, 0]] and plan.columns == 4
+    assert plan.keys.tolist() == rungs and plan.bands[0].tolist() == [[0, 1, 0]] and plan.columns == 4
     assert plan.query_ranges[0, 0, 1] == 3 and plan.key_ranges[0, -1, 1] == 2       # and not all to all
 
 

@@ -10,35 +10,20 @@ from __future__ import annotations
 
 import warnings
 from functools import lru_cache
-from typing import Protocol
 
 import torch
 
-from lib.attention.call import Call, checked
+from lib.attention.call import Backend, Call, checked
 from lib.attention.cpu import Cpu
 from lib.attention.gpu import Gpu
+from lib.attention.keys import offsets_by_head
 from lib.attention.masked import Masked, dense_kind
 from lib.attention.pytorch import Torch
 from lib.attention.reference import Reference
 from lib.errors import SuiteError, one_of
-from lib.patterns.base import EdgeTable, HeadOffsets, Keys, Pattern, SoftWindow
+from lib.patterns.base import EdgeTable, Keys, Pattern
 
 __all__ = ["BACKENDS", "Backend", "Call", "choose", "sparse_attention"]
-
-
-class Backend(Protocol):
-    """One implementation of the whole function.
-
-    `missing` says what this machine lacks for it and how to get that; empty if nothing is missing. `supports` says
-    whether it can do a call, values and gradients, where nothing is missing. Calling the backend does the call.
-    """
-
-    def missing(self) -> str: ...
-
-    def supports(self, call: Call) -> bool: ...
-
-    def __call__(self, call: Call) -> torch.Tensor: ...
-
 
 BACKENDS: dict[str, Backend] = {"reference": Reference(), "masked": Masked(), "torch": Torch(), "cpu": Cpu(),
                                 "gpu": Gpu()}
@@ -60,19 +45,19 @@ def choose(call: Call) -> str:
     if dense_kind(call) and call.slopes is None:
         return "masked"
     kernels = "gpu" if call.q.device.type == "cuda" else "cpu"
-    if BACKENDS[kernels].missing():
-        _say_slow(kernels, BACKENDS[kernels].missing())
-        kernels = "torch"
-    elif not BACKENDS[kernels].supports(call):
+    missing = BACKENDS[kernels].missing()
+    if missing:
+        _say_slow(kernels, missing)
+    if missing or not BACKENDS[kernels].supports(call):
         kernels = "torch"
     if not BACKENDS["masked"].supports(call):
         return kernels
     if kernels == "torch" and call.q.device.type != "cpu":
         return "masked" if T <= MASK_LENGTH else "torch"
+    few = kernels in FEW_PAIRS and B * H * T * T < FEW_PAIRS[kernels]
     if kernels == "torch":
-        return "masked" if B * H * T * T < FEW_PAIRS["torch"] or 2 * _columns(call.keys) > T else "torch"
-    few = B * H * T * T < FEW_PAIRS["cpu"] and call.out_dtype != torch.bfloat16
-    return "masked" if few and kernels == "cpu" else kernels
+        return "masked" if few or 2 * _columns(call.keys) > T else "torch"
+    return "masked" if few and call.out_dtype != torch.bfloat16 else kernels
 
 
 @lru_cache(maxsize=None)
@@ -83,14 +68,9 @@ def _say_slow(backend: str, missing: str) -> None:
 
 def _columns(keys: Keys) -> int:
     """C, keys of a query that has all of them."""
-    match keys:
-        case HeadOffsets():
-            return max(_columns(offsets) for offsets in keys.heads)
-        case EdgeTable():
-            return keys.keys.shape[-1]
-        case SoftWindow():
-            return keys.window + 1
-    return len(keys.distances) + keys.leading
+    if isinstance(keys, EdgeTable):
+        return keys.keys.shape[-1]
+    return max(len(offsets.distances) + offsets.leading for offsets in offsets_by_head(keys))
 
 
 def sparse_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern | Keys, layer: int = 0, *,

@@ -1,4 +1,4 @@
-"""One attention call, checked: what every backend receives, and the cache that keeps what is built for it."""
+"""One attention call, checked: what every backend receives; and the cache that keeps what is built for it."""
 
 from __future__ import annotations
 
@@ -10,49 +10,47 @@ from typing import Any
 
 import torch
 from cachetools import LRUCache
+from torch import Tensor
 
 from lib.errors import SuiteError, require
 from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Pattern, SoftWindow
+from lib.patterns.learned import fractional_rungs
 
 CACHE_BYTES = 256 * 2**20      # plans and masks together; a plan of 16,384 rows of 24 keys is 6 MiB
 # An item has `nbytes`. One that is larger than the whole cache counts as the whole: it stays until the next one comes.
-CACHE: LRUCache[Hashable, Any] = LRUCache(CACHE_BYTES, getsizeof=lambda item: min(item.nbytes, CACHE_BYTES))
+CACHE: LRUCache[Hashable, Any] = LRUCache(CACHE_BYTES, getsizeof=lambda kept: min(kept[1].nbytes, CACHE_BYTES))
 _lock = threading.Lock()
 
 
-def cached(key: Hashable, build: Callable[[], Any], stale: Callable[[Any], bool] = lambda item: False) -> Any:
-    """The item of `key` in `CACHE`, built where it is missing or `stale`. Safe between threads."""
+def cached(key: Hashable, build: Callable[[], Any], version: Hashable = None) -> Any:
+    """The item of `key` in `CACHE`, built where it is missing or of another version. Safe between threads."""
     with _lock:
-        item = CACHE.get(key)
-    if item is None or stale(item):
+        known, item = CACHE.get(key, (None, None))
+    if item is None or known != version:
         item = build()
         with _lock:
-            CACHE[key] = item
+            CACHE[key] = version, item
     return item
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
     """q `[B, H, T, D]`, k and v `[B, G, T, D]`, and the keys of every query. Made by `checked` only."""
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
     pattern: Pattern | None        # None when the caller gave bare keys
     keys: Keys
     layer: int
-    alpha: torch.Tensor | None
-    alpha_value: float | None      # read once: on an accelerator each read waits for the device
-    span: torch.Tensor | None
-    slopes: torch.Tensor | None
+    alpha: Tensor | None
+    rungs: tuple[tuple[int, float, int], ...]   # `fractional_rungs`: alpha is read once, as an accelerator must wait
+    span: Tensor | None
+    slopes: Tensor | None
 
     @property
     def shape(self) -> tuple[int, int, int, int, int]:
         B, H, T, D = self.q.shape
         return B, H, self.k.shape[1], T, D
-
-    @property
-    def scale(self) -> float:
-        return self.q.shape[-1] ** -0.5
 
     @property
     def out_dtype(self) -> torch.dtype:
@@ -61,13 +59,42 @@ class Call:
 
     @property
     def identity(self) -> tuple[Hashable, ...]:
-        """What a plan or a mask depends on, tensors' contents left out except the slopes."""
-        rule = self.keys if self.pattern is None else self.pattern
-        slopes = None if self.slopes is None else tuple(self.slopes.tolist())
-        return rule, self.layer, *self.shape[1:4], self.q.device, slopes
+        """What a plan depends on, beside `steps`: contents of tensors are left out."""
+        return self.keys if self.pattern is None else self.pattern, self.layer, *self.shape[1:4], self.q.device
+
+    @property
+    def steps(self) -> tuple[tuple[int, int], ...]:
+        """Nearer distance and base distance of each rung: what a plan depends on of alpha."""
+        return tuple((lo, f) for lo, _, f in self.rungs)
+
+    @property
+    def slope_values(self) -> tuple[float, ...] | None:
+        return None if self.slopes is None else tuple(self.slopes.tolist())
+
+    def distances(self) -> Tensor:
+        """`i - j` of all pairs, `[T, T]`."""
+        i = torch.arange(self.q.shape[2], device=self.q.device)
+        return i[:, None] - i
 
 
-def checked(q, k, v, pattern, layer, alpha, span, slopes) -> Call:
+class Backend:
+    """One implementation of the whole function."""
+
+    def missing(self) -> str:
+        """What this machine lacks for it and how to get that; empty if nothing is missing."""
+        return ""
+
+    def supports(self, call: Call) -> bool:
+        """Whether it can do a call, values and gradients, where nothing is missing."""
+        return True
+
+    def __call__(self, call: Call) -> Tensor:
+        """Attention `[B, H, T, D]` in `call.out_dtype`."""
+        raise NotImplementedError
+
+
+def checked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern | Keys, layer: int, alpha: Tensor | None,
+            span: Tensor | None, slopes: Tensor | None) -> Call:
     """The call, if its shapes, devices, dtypes and parameters fit together; a `SuiteError` otherwise."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         require(x.ndim == 4, name, tuple(x.shape), "four dimensions [batch, heads, T, head size]")
@@ -85,18 +112,23 @@ def checked(q, k, v, pattern, layer, alpha, span, slopes) -> Call:
     known = is_pattern or isinstance(pattern, Keys)
     require(known, "pattern", type(pattern).__name__, "a Pattern, or keys in a form of lib.patterns.base")
     keys = pattern.plan(layer, T) if is_pattern else pattern
-    _check_keys(keys, H, T)
-    alpha_value = _check_alpha(keys, alpha)
+    _check_heads(keys, H, T)
+    rungs = _rungs(keys, alpha, T)
     _check_span(keys, H, span)
     if slopes is not None:
         require(tuple(slopes.shape) == (H,), "slopes", tuple(slopes.shape), f"one ALiBi slope a head, [{H}]")
         require(not slopes.requires_grad, "slopes", "requires_grad", "constants: ALiBi slopes are not learned")
-    return Call(q, k, v, pattern if is_pattern else None, keys, layer, alpha, alpha_value, span, slopes)
+    return Call(q, k, v, pattern if is_pattern else None, keys, layer, alpha, rungs, span, slopes)
 
 
-def arithmetic(x: torch.Tensor) -> torch.dtype:
+def arithmetic(x: Tensor) -> torch.dtype:
     """float64 for float64, float32 for all else: softmax in half precision loses the logits, and sums are slower."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def in_rows(x: Tensor) -> Tensor:
+    """x, with the numbers of a row side by side."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,39 +142,35 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     return checked_backward
 
 
-def _autocast_dtype(q: torch.Tensor) -> torch.dtype | None:
+def _autocast_dtype(q: Tensor) -> torch.dtype | None:
     on = torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float64
     return torch.get_autocast_dtype(q.device.type) if on else None
 
 
-def _check_keys(keys: Keys, H: int, T: int) -> None:
-    if isinstance(keys, HeadOffsets):
-        require(len(keys.heads) == H, "pattern.heads", len(keys.heads), f"the number of query heads, {H}")
+def _check_heads(keys: Keys, H: int, T: int) -> None:
+    heads = len(keys.heads) if isinstance(keys, HeadOffsets) else H
     if isinstance(keys, EdgeTable):
-        table = keys.keys
-        rows = table.ndim in (2, 3) and table.shape[-2] == T
-        require(rows, "pattern", f"edge table {table.shape}", f"[T, C] or [H, T, C] with T = {T}")
-        shared = table.ndim == 2 or table.shape[0] == H
-        require(shared, "pattern.heads", table.shape[0], f"the number of query heads, {H}")
+        shape = keys.keys.shape
+        fits = len(shape) in (2, 3) and shape[-2] == T
+        require(fits, "pattern", f"edge table {shape}", f"[T, C] or [H, T, C] with T = {T}")
+        heads = shape[0] if len(shape) == 3 else H
+    require(heads == H, "pattern.heads", heads, f"the number of query heads, {H}")
 
 
-def _check_alpha(keys: Keys, alpha: torch.Tensor | None) -> float | None:
+def _rungs(keys: Keys, alpha: Tensor | None, T: int) -> tuple[tuple[int, float, int], ...]:
     if not isinstance(keys, LearnedOffsets):
         require(alpha is None, "alpha", alpha, "None, as the pattern's distances are not learned")
-        return None
+        return ()
     shape = None if alpha is None else tuple(alpha.shape)
     require(shape == (), "alpha", shape, "a tensor of no dimension, shape (), as the pattern's distances are learned")
-    value = float(alpha.detach())
-    require(0.5 <= value <= 1.5, "alpha", value, "a number from 0.5 to 1.5")
-    return value
+    return tuple(fractional_rungs(keys.base, keys.window, float(alpha.detach()), T))
 
 
-def _check_span(keys: Keys, H: int, span: torch.Tensor | None) -> None:
+def _check_span(keys: Keys, H: int, span: Tensor | None) -> None:
     if not isinstance(keys, SoftWindow):
         require(span is None, "span", span, "None, as the pattern has no soft span")
         return
     shape = None if span is None else tuple(span.shape)
     require(shape == (H,), "span", shape, f"a tensor of shape ({H},), as each head learns its span")
-    low = float(span.detach().min())
-    require(low > -keys.ramp, "span", low,
-            f"above -ramp = {-keys.ramp}; below it a query attends no key, not even itself")
+    low, least = float(span.detach().min()), -keys.ramp
+    require(low > least, "span", low, f"above -ramp = {least}; below it a query attends no key, not even itself")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lib.errors import SuiteError, require
-from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, SoftWindow
+from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, SoftWindow, expand
 
 
 def refuse_empty(has_key: torch.Tensor | np.ndarray) -> None:
@@ -32,6 +32,13 @@ def check_table(keys: EdgeTable, T: int) -> None:
 def keys_by_head(keys: Keys) -> bool:
     """Whether heads have keys of their own."""
     return isinstance(keys, HeadOffsets) or isinstance(keys, EdgeTable) and keys.keys.ndim == 3
+
+
+def mask_of(keys: Keys, T: int, H: int) -> torch.Tensor:
+    """Boolean `[H or 1, T, T]`: whether a query has a key."""
+    if isinstance(keys, EdgeTable):
+        check_table(keys, T)
+    return torch.from_numpy(expand(keys, T, H if keys_by_head(keys) else 1))
 
 
 def offsets_by_head(keys: Keys) -> tuple[Offsets, ...]:

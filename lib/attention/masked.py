@@ -5,24 +5,21 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from lib.attention.call import Call, cached
-from lib.attention.keys import check_table, keys_by_head, refuse_empty
-from lib.patterns.base import EdgeTable, LearnedOffsets, Offsets, expand
+from lib.attention.call import Backend, Call, cached
+from lib.attention.keys import mask_of, refuse_empty
+from lib.patterns.base import LearnedOffsets, Offsets
 
 
-class Masked:
+class Masked(Backend):
     """Backend `masked`: SDPA with a `[T, T]` mask that is built once; without one where the pattern is dense."""
-
-    def missing(self) -> str:
-        return ""
 
     def supports(self, call: Call) -> bool:
         return not isinstance(call.keys, LearnedOffsets)        # an interpolated key is no column of the mask
 
     def __call__(self, call: Call) -> torch.Tensor:
         kind = None if call.slopes is not None else dense_kind(call)
-        mask = None if kind else _bias(call) if call.span is not None else cached(
-            ("mask", call.identity, call.q.dtype), lambda: _mask(call))
+        mask = None if kind else _soft(call) if call.span is not None else cached(
+            ("mask", call.identity, call.slope_values, call.q.dtype), lambda: _mask(call))
         return F.scaled_dot_product_attention(call.q, call.k, call.v, attn_mask=mask, is_causal=kind == "causal",
                                               enable_gqa=call.q.shape[1] != call.k.shape[1])
 
@@ -39,26 +36,19 @@ def dense_kind(call: Call) -> str | None:
 
 def _mask(call: Call) -> torch.Tensor:
     """Boolean `[1, H or 1, T, T]`; with ALiBi the bias, -inf where not attended."""
-    T = call.q.shape[2]
-    if isinstance(call.keys, EdgeTable):
-        check_table(call.keys, T)
-    mask = torch.from_numpy(expand(call.keys, T, call.q.shape[1] if keys_by_head(call.keys) else 1))
+    mask = mask_of(call.keys, call.q.shape[2], call.q.shape[1])
     refuse_empty(mask.any(-1))
     mask = mask.to(call.q.device)[None]
     return mask if call.slopes is None else _alibi(call).masked_fill(~mask, float("-inf"))
 
 
 def _alibi(call: Call) -> torch.Tensor:
-    i = torch.arange(call.q.shape[2], device=call.q.device)
-    distance = (i[:, None] - i).abs()
-    return -call.slopes.to(call.q.dtype)[None, :, None, None] * distance                # (1, H, T, T)
+    return -call.slopes.to(call.q.dtype)[None, :, None, None] * call.distances().abs()      # (1, H, T, T)
 
 
-def _bias(call: Call) -> torch.Tensor:
+def _soft(call: Call) -> torch.Tensor:
     """The soft span's logarithmic weights `[1, H, T, T]`, built anew because the span learns."""
-    keys, T = call.keys, call.q.shape[2]
-    i = torch.arange(T, device=call.q.device)
-    d = i[:, None] - i
+    keys, d = call.keys, call.distances()
     span = call.span.to(call.q.dtype)[None, :, None, None]
     weight = ((span + keys.ramp - d) / keys.ramp).clamp(0, 1)
     seen = (d >= 0) & (d <= keys.window) & (weight > 0)

@@ -6,10 +6,10 @@ import importlib.util
 
 import torch
 
-from lib.attention.call import Call
+from lib.attention.call import Backend, Call
 
 
-class Cpu:
+class Cpu(Backend):
     """Only the listed pairs, in fused kernels: any pattern, on a CPU, in float32, float64 and bfloat16."""
 
     def missing(self) -> str:

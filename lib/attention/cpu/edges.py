@@ -5,8 +5,8 @@ other. A query's row stays in registers while four of its keys at a time meet it
 `[B * H, T, Cp]`, 0 behind the last key. `pull` reads the table's transpose: of each key the queries that attend it, and
 the place of the key in their rows, so that no two threads write the same row.
 
-row, pieces, places: `lib.attention.cpu.vectors`. sizes: B, H, G, T. keys int32 `[H or 1, T, C]`, counts int32 `[H or 1,
-T]`.
+row, pieces, places: `lib.attention.cpu.vectors`. x, y: address of a head's first row, and bytes from row to row. sizes:
+B, H, G, T. keys int32 `[H or 1, T, C]`, counts int32 `[H or 1, T]`.
 """
 
 from __future__ import annotations
@@ -14,37 +14,35 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lib.attention.cpu.blocks import BLOCK
-from lib.attention.cpu.vectors import dot4, exponential, fma, head_of, load, prefetch_rows, put4, store, zero
+from lib.attention.cpu.vectors import BLOCK, dot4, exponential, fma, head_of, load, prefetch_rows, put4, store, zero
 
 SUMS = {"reassoc", "contract", "nsz"}       # in any order; infinities and NaN keep their meaning
 SOON = 16           # rows ahead that are prefetched
 
 
 @njit
-def dots(row, pieces, x, y, y_step, keys, count, S):
-    """`S[0, c] = x . y[keys[c]]` of one query, for c < count; rounded up to fours."""
+def dots(row, pieces, x, y, keys, count, S):
+    """`S[0, c] = row at x . y[keys[c]]` of one query, for c < count; rounded up to fours."""
     for piece in range(pieces):
         at = piece * row.nbytes
-        a = load(row, x + at)
+        a, y0, last = load(row, x + at), y[0] + at, count - 1
         for c in range(0, count, 4):
-            b = (load(row, y + at + keys[c] * y_step), load(row, y + at + keys[min(c + 1, count - 1)] * y_step),
-                 load(row, y + at + keys[min(c + 2, count - 1)] * y_step),
-                 load(row, y + at + keys[min(c + 3, count - 1)] * y_step))
+            b = (load(row, y0 + keys[c] * y[1]), load(row, y0 + keys[min(c + 1, last)] * y[1]),
+                 load(row, y0 + keys[min(c + 2, last)] * y[1]), load(row, y0 + keys[min(c + 3, last)] * y[1]))
             put4(S, 0, c, dot4((a, a, a, a), b), piece > 0)
 
 
 @njit
-def mix(row, pieces, w, y, y_step, keys, count, out):
-    """`out = sum over c < count of w[c] y[keys[c]]`, in two sums, since each addition waits for the one before it."""
+def mix(row, pieces, w, y, keys, count, out):
+    """Row at out `= sum over c < count of w[c] y[keys[c]]`, in two sums: each addition waits for the one before it."""
     for piece in range(pieces):
         at = piece * row.nbytes
         even, odd = zero(row), zero(row)
         for c in range(0, count - 1, 2):
-            even = fma(even, w[c], load(row, y + at + keys[c] * y_step))
-            odd = fma(odd, w[c + 1], load(row, y + at + keys[c + 1] * y_step))
+            even = fma(even, w[c], load(row, y[0] + at + keys[c] * y[1]))
+            odd = fma(odd, w[c + 1], load(row, y[0] + at + keys[c + 1] * y[1]))
         if count % 2:
-            even = fma(even, w[count - 1], load(row, y + at + keys[count - 1] * y_step))
+            even = fma(even, w[count - 1], load(row, y[0] + at + keys[count - 1] * y[1]))
         store(row, out + at, fma(even, w.dtype.type(1), odd))
 
 
@@ -82,20 +80,18 @@ def forward(row, pieces, places, sizes, keys, counts, scale, slopes, keep, P, be
     S, spare = np.zeros((1, P.shape[2]), P.dtype), np.zeros(P.shape[2], P.dtype)
     for task in range(begin, end):
         b, g, i0 = task // blocks // G, task // blocks % G, task % blocks * BLOCK
-        k, k_step = head_of(places, 1, b, g)
-        v, v_step = head_of(places, 2, b, g)
+        k, v = head_of(places, 1, b, g), head_of(places, 2, b, g)
         for h in range(g * (H // G), (g + 1) * (H // G)):
             rule = h if len(keys) > 1 else 0
-            q, q_step = head_of(places, 0, b, h)
-            out, out_step = head_of(places, 3, b, h)
+            q, out = head_of(places, 0, b, h), head_of(places, 3, b, h)
             for i in range(i0, min(i0 + BLOCK, T)):
                 soon = min(i + SOON, T - 1)
-                prefetch_rows(q, q_step, soon, soon + 1, nbytes)
-                prefetch_rows(out, out_step, soon, soon + 1, nbytes)
+                prefetch_rows(q, soon, soon + 1, nbytes)
+                prefetch_rows(out, soon, soon + 1, nbytes)
                 weights, count = P[b * H + h, i] if keep else spare, counts[rule, i]
-                dots(row, pieces, q + i * q_step, k, k_step, keys[rule, i], count, S)
+                dots(row, pieces, q[0] + i * q[1], k, keys[rule, i], count, S)
                 softmax(S, scale, slopes[h], i, keys[rule, i], count, weights)
-                mix(row, pieces, weights, v, v_step, keys[rule, i], count, out + i * out_step)
+                mix(row, pieces, weights, v, keys[rule, i], count, out[0] + i * out[1])
 
 
 @njit(nogil=True, cache=True)
@@ -107,20 +103,18 @@ def backward(row, pieces, places, sizes, keys, counts, scale, P, dS, base, begin
     S = np.zeros((1, P.shape[2]), P.dtype)
     for task in range(begin, end):
         b, g, i0 = task // blocks // G, task // blocks % G, task % blocks * BLOCK
-        k, k_step = head_of(places, 1, b, g)
-        v, v_step = head_of(places, 2, b, g)
+        k, v = head_of(places, 1, b, g), head_of(places, 2, b, g)
         for h in range(g * (H // G), (g + 1) * (H // G)):
             rule, at = h if len(keys) > 1 else 0, b * H + h
-            dout, dout_step = head_of(places, 3, b, h)
-            dq, dq_step = head_of(places, 4, b, h)
+            dout, dq = head_of(places, 3, b, h), head_of(places, 4, b, h)
             for i in range(i0, min(i0 + BLOCK, T)):
                 soon = min(i + SOON, T - 1)
-                prefetch_rows(dout, dout_step, soon, soon + 1, nbytes)
-                prefetch_rows(dq, dq_step, soon, soon + 1, nbytes)
+                prefetch_rows(dout, soon, soon + 1, nbytes)
+                prefetch_rows(dq, soon, soon + 1, nbytes)
                 count = counts[rule, i]
-                dots(row, pieces, dout + i * dout_step, v, v_step, keys[rule, i], count, S)
+                dots(row, pieces, dout[0] + i * dout[1], v, keys[rule, i], count, S)
                 to_dproducts(S, P[at, i], scale, count, dS[at - base, i])
-                mix(row, pieces, dS[at - base, i], k, k_step, keys[rule, i], count, dq + i * dq_step)
+                mix(row, pieces, dS[at - base, i], k, keys[rule, i], count, dq[0] + i * dq[1])
 
 
 @njit(nogil=True, cache=True)
@@ -133,19 +127,17 @@ def pull(row, pieces, places, sizes, starts, queries, slots, P, dS, base, begin,
     blocks = (T + BLOCK - 1) // BLOCK
     for task in range(begin, end):
         b, g, j0 = task // blocks // G, task // blocks % G, task % blocks * BLOCK
-        dk, dk_step = head_of(places, 2, b, g)
-        dv, dv_step = head_of(places, 3, b, g)
+        dk, dv = head_of(places, 2, b, g), head_of(places, 3, b, g)
         for j in range(j0, min(j0 + BLOCK, T)):
             for piece in range(pieces):
                 at = piece * row.nbytes
                 total_k, total_v = zero(row), zero(row)
                 for h in range(g * (H // G), (g + 1) * (H // G)):
                     rule, w, dw = h if len(starts) > 1 else 0, P[b * H + h], dS[b * H + h - base]
-                    q, q_step = head_of(places, 0, b, h)
-                    dout, dout_step = head_of(places, 1, b, h)
+                    q, dout = head_of(places, 0, b, h), head_of(places, 1, b, h)
                     for e in range(starts[rule, j], starts[rule, j + 1]):
                         i, c = queries[rule, e], slots[rule, e]
-                        total_k = fma(total_k, dw[i, c], load(row, q + at + i * q_step))
-                        total_v = fma(total_v, w[i, c], load(row, dout + at + i * dout_step))
-                store(row, dk + at + j * dk_step, total_k)
-                store(row, dv + at + j * dv_step, total_v)
+                        total_k = fma(total_k, dw[i, c], load(row, q[0] + at + i * q[1]))
+                        total_v = fma(total_v, w[i, c], load(row, dout[0] + at + i * dout[1]))
+                store(row, dk[0] + at + j * dk[1], total_k)
+                store(row, dv[0] + at + j * dv[1], total_v)

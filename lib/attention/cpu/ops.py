@@ -1,23 +1,22 @@
-"""The kernels as a function of torch with a derivative: memory, sizes and threads of a call."""
+"""The kernels as a function of torch with a derivative: plans of keys, memory and threads of a call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lib.attention.call import Call, arithmetic, cached, first_order
+from lib.attention.call import Call, arithmetic, cached, first_order, in_rows
 from lib.attention.cpu import edges, shifts
-from lib.attention.cpu.blocks import BLOCK
-from lib.attention.cpu.plans import Edges, Shifts, build
-from lib.attention.cpu.vectors import WIDTHS, Row
-from lib.attention.keys import span_bias
-from lib.errors import SuiteError
+from lib.attention.cpu.vectors import BLOCK, WIDTHS, Row
+from lib.attention.keys import check_table, distances_at, offsets_by_head, order_by_key, refuse_empty, span_bias
 from lib.fused.threads import over_threads
+from lib.patterns.base import EdgeTable, LearnedOffsets
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 LEAST = min(WIDTHS)             # rows are filled up with zeros to a multiple of it, which changes no product
@@ -25,118 +24,165 @@ ROWS = 4096                     # queries whose derivatives are taken from start
 Steps = Callable[[slice, np.ndarray, np.ndarray], list[tuple]]      # kernels and arguments for a slice of the heads
 
 
+class Shifts(NamedTuple):
+    """Keys at distances, as the kernels of `lib.attention.cpu.shifts` take them."""
+    shifts: np.ndarray              # int32 [H or 1, N]
+    counts: np.ndarray              # int64 [H or 1]
+    leading: np.ndarray             # int64 [H or 1]
+    causal: bool
+    plain: int
+    rungs: np.ndarray               # int32 [R, 2]
+
+    @property
+    def nbytes(self) -> int:
+        return self.shifts.nbytes
+
+
+class Edges(NamedTuple):
+    """Keys of every query, and the transpose, as the kernels of `lib.attention.cpu.edges` take them."""
+    keys: np.ndarray                # int32 [H or 1, T, C]
+    counts: np.ndarray              # int32 [H or 1, T]
+    starts: np.ndarray              # int64 [H or 1, T + 1]
+    queries: np.ndarray             # int32 [H or 1, E], E the most edges of a head
+    slots: np.ndarray               # int32 [H or 1, E]
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.queries.nbytes + self.slots.nbytes
+
+
+def build(call: Call) -> Shifts | Edges:
+    """The plan of a call: what the kernels need to know of its keys, as arrays."""
+    T, heads = call.q.shape[2], offsets_by_head(call.keys)
+    if isinstance(call.keys, EdgeTable):
+        return _edges(call.keys, T)
+    distances, plain = [distances_at(offsets, T) for offsets in heads], None
+    rungs = np.zeros((0, 2), np.int32)
+    if isinstance(call.keys, LearnedOffsets):       # beside the window the shifts floor(alpha * f) and the next
+        low, plain = np.array([lo for lo, _ in call.steps], np.int64), len(distances[0])
+        distances = [np.union1d(distances[0], [low, low + 1])]
+        rungs = np.stack([np.searchsorted(distances[0], at) for at in (low, low + 1)], 1).astype(np.int32)
+    counts = np.array([len(of_head) for of_head in distances])
+    table = np.zeros((len(heads), max(counts)), np.int32)
+    for row, of_head in zip(table, distances, strict=True):
+        row[:len(of_head)] = of_head
+    leading = np.array([min(offsets.leading, T) for offsets in heads])
+    return Shifts(table, counts, leading, heads[0].causal, table.shape[1] if plain is None else plain, rungs)
+
+
+def _edges(keys: EdgeTable, T: int) -> Edges:
+    check_table(keys, T)
+    table = np.ascontiguousarray(keys.keys, np.int32).reshape(-1, T, keys.keys.shape[-1])
+    counts = (table >= 0).sum(-1, dtype=np.int32)
+    refuse_empty(counts > 0)
+    starts = np.zeros((len(table), T + 1), np.int64)
+    queries, slots = np.zeros((2, len(table), int(counts.sum(1).max())), np.int32)
+    for h, of_head in enumerate(table):
+        query, slot = np.nonzero(of_head >= 0)
+        key = of_head[query, slot]
+        order = order_by_key(key, T)
+        queries[h, :len(order)], slots[h, :len(order)] = query[order], slot[order]
+        starts[h, 1:] = np.bincount(key, minlength=T).cumsum()
+    return Edges(table, counts, starts, queries, slots)
+
+
 def attend(call: Call) -> Tensor:
     """Attention `[B, H, T, D]` of a call, whose tensors are cast to its dtype first."""
     q, k, v = (x.to(call.out_dtype) for x in (call.q, call.k, call.v))
-    H, T = q.shape[1:3]
-    plan = cached(("cpu", call.identity), lambda: build(call), stale=lambda plan: plan.alpha != call.alpha_value)
+    plan = cached(("cpu", call.identity), lambda: build(call), call.steps)
     bias = None
     if call.span is not None:
-        bias = span_bias(call.span.to(arithmetic(q)), call.keys.ramp, min(call.keys.window, T - 1) + 1)
-    slopes = np.zeros(H) if call.slopes is None else call.slopes.detach().double().cpu().numpy()
+        bias = span_bias(call.span.to(arithmetic(q)), call.keys.ramp, min(call.keys.window, q.shape[2] - 1) + 1)
+    slopes = np.array(call.slope_values or [0.0] * q.shape[1])
     learning = any(x is not None and x.requires_grad for x in (q, k, v, call.alpha, bias))
-    return Attention.apply(q, k, v, call.alpha, bias, plan, slopes, learning and torch.is_grad_enabled())[0]
+    rungs = np.array(call.rungs).reshape(-1, 3)
+    return Attention.apply(q, k, v, call.alpha, bias, plan, rungs, slopes, learning and torch.is_grad_enabled())
 
 
 class Attention(torch.autograd.Function):
     """Attention `[B, H, T, D]` of q `[B, H, T, D]`, k and v `[B, G, T, D]`, all of one dtype.
 
-    alpha (0-dim) is there for its derivative: the plan knows its value. bias `[H, C]` is added to the logits of the
-    columns; slopes `[H]` are ALiBi's. The other results are what the derivative needs, empty unless `keep`: weights P,
-    and for rungs the difference of the products with their two keys.
+    alpha (0-dim) is there for its derivative: its value is in the rungs `[R, 3]`, as of `fractional_rungs`. bias
+    `[H, C]` is added to the logits of the columns; slopes `[H]` are ALiBi's. Kept for the derivative, where `keep`, are
+    the weights P, and for rungs the difference of the products with their two keys.
     """
 
     @staticmethod
-    def forward(q, k, v, alpha, bias, plan, slopes, keep):
-        call = Launch(q, k, slopes)
-        q_, k_, v_ = map(call.rows, (q, k, v))
-        out, written = out_like(q, q_)
-        given, heads = call.given(q_, k_, v_, written), call.B * call.H if keep else 0
+    def forward(ctx, q, k, v, alpha, bias, plan, rungs, slopes, keep):
+        run, (q_, k_, v_) = Launch(q, k), map(whole_rows, (q, k, v))
+        out_, heads = torch.empty_like(q_), run.B * run.H if keep else 0
+        given, scalars = run.given(q_, k_, v_, out_), (run.scale, slopes.astype(run.numbers), keep)
         if isinstance(plan, Edges):
-            P, far = call.empty(heads, call.T, row_length(plan.keys.shape[-1])), call.empty(0)
-            call.in_tasks(edges.forward, *given, plan.keys, plan.counts, call.scale, call.slopes, keep, P.numpy())
+            Cp = -(-plan.keys.shape[-1] // 16) * 16     # whole cache lines from query to query
+            P, far = run.empty(heads, run.T, Cp), run.empty(0)
+            run.in_tasks(edges.forward, *given, plan.keys, plan.counts, *scalars, P.numpy())
         else:
-            P, far = (call.empty(heads, rows, column_length(call.T)) for rows in (plan.columns, len(plan.rungs)))
-            to_logits = plan.bias(slopes, None if bias is None else bias.detach().double().numpy()).astype(call.numbers)
-            call.in_tasks(shifts.forward, *given, *call.keys(plan), call.scale, to_logits, call.slopes, keep,
-                          P.numpy(), far.numpy())
-        return finished(out, written), P, far
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        q, k, v, alpha, bias, ctx.plan, ctx.slopes, _ = inputs
-        ctx.save_for_backward(q, k, v, alpha, bias, *output[1:])
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)            # zeros for P and far would cost a pass over their memory
+            Tp = (-(-run.T // 16) | 1) * 16         # an odd number of cache lines: columns do not compete for one place
+            C, R = plan.plain + len(rungs), len(rungs)
+            P, far = run.empty(heads, C + int(plan.leading.max()), Tp), run.empty(heads, R, Tp)
+            to_logits = np.zeros((run.H, C)) if bias is None else bias.detach().double().numpy()
+            if slopes.any():
+                reach = np.tile(rungs[:, 0] + rungs[:, 1], (len(plan.shifts), 1))
+                to_logits = to_logits - slopes[:, None] * np.hstack([abs(plan.shifts[:, :plan.plain]), reach])
+            run.in_tasks(shifts.forward, *given, *plan, rungs[:, 1].astype(run.numbers), to_logits.astype(run.numbers),
+                         *scalars, P.numpy(), far.numpy())
+        ctx.save_for_backward(q, k, v, alpha, bias, P, far)
+        ctx.plan, ctx.rungs, ctx.slopes = plan, rungs, slopes
+        return cut(out_, q)
 
     @staticmethod
     @first_order
-    def backward(ctx, dout, *_):
-        if dout is None:
-            return (None,) * 8
+    def backward(ctx, dout):
         q, k, v, alpha, bias, P, far = ctx.saved_tensors
-        call, plan, P = Launch(q, k, ctx.slopes), ctx.plan, P.numpy()
-        q_, k_, v_, dout_ = map(call.rows, (q, k, v, dout.to(q.dtype)))
-        (dq, dq_), (dk, dk_), (dv, dv_) = out_like(q, q_), out_like(k, k_), out_like(v, v_)
-        for_queries, dalpha, dbias = call.given(q_, k_, v_, dout_, dq_), None, None
+        run, plan, P, R = Launch(q, k), ctx.plan, P.numpy(), len(ctx.rungs)
+        q_, k_, v_, dout_ = map(whole_rows, (q, k, v, dout.to(q.dtype)))
+        dq_, dk_, dv_ = map(torch.empty_like, (q_, k_, v_))
+        for_queries, dalpha, dbias = run.given(q_, k_, v_, dout_, dq_), None, None
         if isinstance(plan, Edges):
-            for_keys = call.given(q_, dout_, dk_, dv_)
-            call.in_turn(lambda heads, dS, _: [
-                (edges.backward, *for_queries, plan.keys, plan.counts, call.scale, P, dS),
+            for_keys = run.given(q_, dout_, dk_, dv_)
+            run.in_turn(lambda heads, dS, _: [
+                (edges.backward, *for_queries, plan.keys, plan.counts, run.scale, P, dS),
                 (edges.pull, *for_keys, plan.starts, plan.queries, plan.slots, P, dS)], *P.shape[1:])
         else:
-            keys, R = call.keys(plan), len(plan.rungs)
             wanted = bias is not None or (R > 0 and ctx.slopes.any())
-            by_logit = np.zeros((len(P), call.blocks, plan.columns if wanted else 0), call.numbers)
-            by_fraction = np.zeros((len(P), call.blocks, R))
-            for_values, for_keys = call.given(dout_, dv_), call.given(q_, dk_)
-            call.in_turn(lambda heads, dS, W: [
-                (shifts.backward, *for_queries, *keys, call.scale, P, far.numpy(), dS, W, by_logit, by_fraction),
-                (shifts.pull, *for_values, *keys[:4], W if R else P[heads]),
-                (shifts.pull, *for_keys, *keys[:4], dS)], plan.products, P.shape[2])
+            by_logit = np.zeros((len(P), run.blocks, P.shape[1] if wanted else 0), run.numbers)
+            by_fraction, fractions = np.zeros((len(P), run.blocks, R)), ctx.rungs[:, 1].astype(run.numbers)
+            for_values, for_keys = run.given(dout_, dv_), run.given(q_, dk_)
+            products = plan.shifts.shape[1] + int(plan.leading.max())
+            run.in_turn(lambda heads, dS, W: [
+                (shifts.backward, *for_queries, *plan, fractions, run.scale, P, far.numpy(), dS, W, by_logit,
+                 by_fraction),
+                (shifts.pull, *for_values, *plan[:3], W if R else P[heads]),
+                (shifts.pull, *for_keys, *plan[:3], dS)], products, P.shape[2])
             by_head = by_logit.sum(1, dtype=np.float64)
-            by_head = by_head.reshape(call.B, call.H, by_logit.shape[2]).sum(0)                         # (H, C or 0)
+            by_head = by_head.reshape(run.B, run.H, by_logit.shape[2]).sum(0)                           # (H, C or 0)
             if alpha is not None:           # d fraction / d alpha is the base distance; so is d distance / d alpha
-                total = by_fraction.sum((0, 1)) @ plan.base
+                base = ctx.rungs[:, 2]
+                total = by_fraction.sum((0, 1)) @ base
                 if wanted:
-                    total -= ctx.slopes @ by_head[:, plan.plain:] @ plan.base
+                    total -= ctx.slopes @ by_head[:, plan.plain:] @ base
                 dalpha = torch.tensor(total, dtype=alpha.dtype)
             dbias = None if bias is None else torch.from_numpy(by_head).to(bias.dtype)
-        return finished(dq, dq_), finished(dk, dk_), finished(dv, dv_), dalpha, dbias, None, None, None
-
-    @staticmethod
-    def vmap(info, in_dims, *arguments):
-        raise SuiteError("vmap is not valid over sparse_attention: put the dimension into the batch, "
-                         "q, k, v [batch, heads, T, D]")
+        return cut(dq_, q), cut(dk_, k), cut(dv_, v), dalpha, dbias, None, None, None, None
 
 
 class Launch:
-    """Sizes of a call, and its tensors as the kernels take them."""
+    """Sizes of a call of q and k, and how its kernels are called."""
 
-    def __init__(self, q: Tensor, k: Tensor, slopes: np.ndarray) -> None:
-        self.B, self.H, self.T, self.D = q.shape
+    def __init__(self, q: Tensor, k: Tensor) -> None:
+        self.B, self.H, self.T, D = q.shape
         self.G, self.blocks, self.dtype = k.shape[1], -(-self.T // BLOCK), arithmetic(q)
-        self.row, self.pieces = row_of(-(-self.D // LEAST) * LEAST, q.dtype)
+        self.row, self.pieces = row_of(-(-D // LEAST) * LEAST, q.dtype)
         self.numbers = np.float64 if self.dtype == torch.float64 else np.float32
-        self.scale, self.slopes = self.numbers(self.D ** -0.5), slopes.astype(self.numbers)
+        self.scale = self.numbers(D ** -0.5)
 
     def given(self, *tensors: Tensor) -> tuple[object, ...]:
         """What every kernel is given first."""
         places = np.array([[x.data_ptr(), *(step * x.element_size() for step in x.stride()[:3])] for x in tensors])
         return self.row, self.pieces, places, (self.B, self.H, self.G, self.T)
 
-    def keys(self, plan: Shifts) -> tuple[object, ...]:
-        return (plan.shifts, plan.counts, plan.leading, plan.causal, plan.plain, plan.rungs,
-                plan.fractions.astype(self.numbers))
-
     def empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self.dtype)
-
-    def rows(self, x: Tensor) -> Tensor:
-        """x with each row's numbers side by side, filled up to `LEAST`; x itself where they lie so already."""
-        if self.D % LEAST:
-            return F.pad(x, (0, -self.D % LEAST))
-        return x if x.stride(-1) == 1 else x.contiguous()
 
     def in_tasks(self, kernel: Callable[..., None], *arguments: object) -> None:
         """A kernel over all blocks of all key/value heads."""
@@ -165,14 +211,14 @@ class Launch:
         over_threads(some, tasks=groups)
 
 
-def out_like(x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """A result shaped as x, and where a kernel writes it: the same, unless rows had to be copied."""
-    result = torch.empty_like(x)
-    return result, result if result.stride(-1) == 1 and rows.shape == x.shape else torch.empty_like(rows)
+def whole_rows(x: Tensor) -> Tensor:
+    """x with each row's numbers side by side, filled up to `LEAST`; x itself where they lie so already."""
+    return F.pad(x, (0, -x.shape[-1] % LEAST)) if x.shape[-1] % LEAST else in_rows(x)
 
 
-def finished(result: Tensor, written: Tensor) -> Tensor:
-    return result if result is written else result.copy_(written[..., :result.shape[-1]])
+def cut(rows: Tensor, like: Tensor) -> Tensor:
+    """Rows as long as those of a tensor."""
+    return rows if rows.shape == like.shape else torch.empty_like(like).copy_(rows[..., :like.shape[-1]])
 
 
 @lru_cache(maxsize=None)
@@ -180,13 +226,3 @@ def row_of(D: int, dtype: torch.dtype) -> tuple[Row, int]:
     """How a row of D numbers lies in memory, and its number of pieces."""
     width = next(width for width in WIDTHS if D % width == 0)
     return Row(width, DTYPES[dtype]), D // width
-
-
-def column_length(T: int) -> int:
-    """Numbers from column to column: an odd number of cache lines, so that columns do not compete for one place."""
-    return (-(-T // 16) | 1) * 16
-
-
-def row_length(C: int) -> int:
-    """Numbers from query to query of an edge table's weights: whole cache lines."""
-    return -(-C // 16) * 16

@@ -21,6 +21,7 @@ from numba.extending import (NativeValue, intrinsic, models, overload, overload_
 
 from lib.fused import kernels
 
+BLOCK = 64                          # queries or keys of a task
 WIDTHS = (64, 48, 32, 16)           # numbers of a piece
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 # Numba's cache on disk looks at the file of a kernel, not at what it calls. With this in the type of an argument, a
@@ -194,11 +195,11 @@ def prefetch(typingctx, address):
 
 
 @njit
-def prefetch_rows(address, step, first, last, nbytes):
-    """Prefetch `nbytes` of rows `first` to `last - 1`."""
+def prefetch_rows(x, first, last, nbytes):
+    """Prefetch `nbytes` of rows `first` to `last - 1` of x, an address and the bytes from row to row."""
     for r in range(first, last):
         for at in range(0, nbytes, LINE):
-            prefetch(address + r * step + at)
+            prefetch(x[0] + r * x[1] + at)
 
 
 @njit

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import torch
 
-from lib.attention.call import Call
+from lib.attention.call import Backend, Call
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST = 512           # head size: beyond it tiles do not fit into a multiprocessor
@@ -35,7 +35,7 @@ def _missing() -> str:
     return ""
 
 
-class Gpu:
+class Gpu(Backend):
     """Backend `gpu`: all patterns, float32, bfloat16 or float16, summed in float32; head sizes to 512."""
 
     def missing(self) -> str:

@@ -62,39 +62,32 @@ def query_gradients(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
         wide_q, wide_do = rows_q.to(tl.float32) * (scale * LOG2E), rows_do.to(tl.float32)
         column = (b * units + unit) * columns                       # the first of this unit
         begin, end = range_of(ranges, rule, blocks, block)
-        if FORM == RUNGS:
-            for c in range(begin, end):
+        for c in range(begin, end):
+            if FORM == RUNGS:
                 lo, t = rung(keys, c, alpha)
-                j = i - lo
+                j, d = i - lo, lo.to(tl.float32) + t
                 seen = there & (j >= 0)
-                near, far = j, tl.maximum(j - 1, 0)
-                k0 = load_rows(k, offset(near, k_step[2], WIDE), seen, D, DP).to(tl.float32)
-                k1 = load_rows(k, offset(far, k_step[2], WIDE), seen, D, DP).to(tl.float32) - k0
-                v0 = load_rows(v, offset(near, v_step[2], WIDE), seen, D, DP).to(tl.float32)
-                v1 = load_rows(v, offset(far, v_step[2], WIDE), seen, D, DP).to(tl.float32) - v0
-                ds_dt = tl.sum(wide_q * k1, 1)                      # base 2, like s
-                s = tl.sum(wide_q * k0, 1) + t * ds_dt
-                if ALIBI:
-                    s -= slope * LOG2E * (lo.to(tl.float32) + t)
-                p = tl.exp2(tl.where(seen, s, float("-inf")) - level)
-                dp_dt = tl.sum(wide_do * v1, 1)
-                ds = p * (tl.sum(wide_do * v0, 1) + t * dp_dt - along)
-                store_pair(kept + (column + c) * T * R * 2, i * R + r, p, ds, seen)
+            else:
+                j, seen = listed(keys, rule, columns, c, i, there, T, FORM)
+                d = tl.abs(i - j).to(tl.float32)
+            rows_k = load_rows(k, offset(j, k_step[2], WIDE), seen, D, DP).to(tl.float32)
+            rows_v = load_rows(v, offset(j, v_step[2], WIDE), seen, D, DP).to(tl.float32)
+            s, dp = tl.sum(wide_q * rows_k, 1), tl.sum(wide_do * rows_v, 1)
+            if FORM == RUNGS:
+                far = tl.maximum(j - 1, 0)
+                more_k = load_rows(k, offset(far, k_step[2], WIDE), seen, D, DP).to(tl.float32) - rows_k
+                more_v = load_rows(v, offset(far, v_step[2], WIDE), seen, D, DP).to(tl.float32) - rows_v
+                ds_dt, dp_dt = tl.sum(wide_q * more_k, 1), tl.sum(wide_do * more_v, 1)      # base 2, like s
+                s, dp, rows_k = s + t * ds_dt, dp + t * dp_dt, rows_k + t * more_k
+            if ALIBI:
+                s -= slope * LOG2E * d
+            p = tl.exp2(tl.where(seen, s, float("-inf")) - level)
+            ds = p * (dp - along)
+            store_pair(kept + (column + c) * T * R * 2, i * R + r, p, ds, seen)
+            if FORM == RUNGS:
                 dt = ds * (ds_dt / LOG2E - slope) + p * dp_dt
                 tl.store(dts + tl.program_id(0).to(tl.int64) * columns + c, tl.sum(tl.where(seen, dt, 0.0), 0))
-                sums += ds[:, None] * (k0 + t * k1)
-        else:
-            for c in range(begin, end):
-                j, seen = listed(keys, rule, columns, c, i, there, T, FORM)
-                rows_k = load_rows(k, offset(j, k_step[2], WIDE), seen, D, DP).to(tl.float32)
-                rows_v = load_rows(v, offset(j, v_step[2], WIDE), seen, D, DP).to(tl.float32)
-                s = tl.sum(wide_q * rows_k, 1)
-                if ALIBI:
-                    s -= slope * LOG2E * tl.abs(i - j).to(tl.float32)
-                p = tl.exp2(tl.where(seen, s, float("-inf")) - level)
-                ds = p * (tl.sum(wide_do * rows_v, 1) - along)
-                store_pair(kept + (column + c) * T * R * 2, i * R + r, p, ds, seen)
-                sums += ds[:, None] * rows_k
+            sums += ds[:, None] * rows_k
 
     if BANDS:
         spans, dspan = i * 0.0, tl.zeros([BM], tl.float32)

@@ -24,7 +24,6 @@ NOWHERE = 2**30         # the offset of a column that no query has
 Band = tuple[int, int, int]
 Entry = tuple[int, int, int, int]
 Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]       # column, query and key of each pair of a head
-Rungs = tuple[tuple[int, int], ...]                     # nearer distance, ascending, and base distance
 
 
 class Tiling(NamedTuple):
@@ -59,14 +58,13 @@ class Plan:
     tiling: Tiling
     by_head: bool
     columns: int
+    band_tile: int                  # keys of a band taken at once; 0: there are no bands
     keys: torch.Tensor
     query_ranges: torch.Tensor      # (heads, blocks, 2) columns that a block of queries has
     key_ranges: torch.Tensor        # (heads, blocks, 2) columns by which a block of keys is read
     bands: torch.Tensor             # (heads, n_bands, 3) nearest, farthest distance, first key
     band_counts: torch.Tensor       # (heads)
-    band_tile: int                  # keys of a band taken at once; 0: there are no bands
-    pieces: tuple[torch.Tensor, ...]        # starts, lengths, entries, firsts, places (`Pieces`); empty: none
-    rungs: Rungs
+    pieces: tuple[torch.Tensor, ...]        # starts, lengths, entries, firsts, places (`_pieces`); empty: none
 
     @property
     def nbytes(self) -> int:
@@ -82,8 +80,8 @@ class Lists(NamedTuple):
     ahead: int              # how far into the future a query sees leading keys
 
 
-def build(call: Call, half: bool, rungs: Rungs) -> Plan:
-    """The plan of a call in half precision or in float32; `rungs` are those of LearnedOffsets."""
+def build(call: Call, half: bool) -> Plan:
+    """The plan of a call in half precision or in float32."""
     B, H, G, T, D = call.shape
     by_head = keys_by_head(call.keys)
     tiles = tiling(H, G, D, by_head)
@@ -92,26 +90,25 @@ def build(call: Call, half: bool, rungs: Rungs) -> Plan:
     else:
         least = 1 if isinstance(call.keys, LearnedOffsets | SoftWindow) else BAND[half]     # a window is always a band
         heads = [_lists(offsets, T, least) for offsets in offsets_by_head(call.keys)]
-        form, columns, keys, ranges, pieces = _rungs(rungs, T, tiles) if rungs else _columns(heads, T, tiles)
-        bands = [head.bands for head in heads]
+        bands, rungs = [head.bands for head in heads], np.array(sorted(call.steps), np.int32)
+        form, columns, keys, ranges, pieces = _rungs(rungs, T, tiles) if len(rungs) else _columns(heads, T, tiles)
     widest = max((far - near + 1 for head in bands for near, far, _ in head), default=0)
     tile = 0 if not widest else (64 if widest >= 64 else 32) if half else 16
-    table = np.zeros((len(bands), max(1, *map(len, bands)), 3), np.int32)
-    for head, of_head in enumerate(bands):
-        table[head, :len(of_head)] = np.array(of_head, np.int32).reshape(-1, 3)
-    count = np.array([len(of_head) for of_head in bands], np.int32)
+    count = np.array([len(of_head) for of_head in bands])
+    table = np.zeros((len(bands), max(1, *count), 3))
+    for row, of_head in zip(table, bands, strict=True):
+        row[:len(of_head)] = np.array(of_head).reshape(-1, 3)
 
-    def device(x: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(x, np.int32)).to(call.q.device)
-    return Plan(form, tiles, by_head, columns, device(keys), *map(device, (*ranges, table, count)), tile,
-                tuple(map(device, pieces)), rungs)
+    def device(*arrays: np.ndarray) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.from_numpy(np.ascontiguousarray(x, np.int32)).to(call.q.device) for x in arrays)
+    return Plan(form, tiles, by_head, columns, tile, *device(keys, *ranges, table, count), device(*pieces))
 
 
 def _lists(offsets: Offsets, T: int, least: int) -> Lists:
     distances = distances_at(offsets, T)
     leading, ahead = min(offsets.leading, T), 0 if offsets.causal else T
     bands, entries = [], [(0, m, 0, ahead) for m in range(leading)]
-    for run in np.split(distances, np.flatnonzero(np.diff(distances) > 1) + 1):
+    for run in _runs(distances):
         if len(run) >= least:
             bands.append((int(run[0]), int(run[-1]), leading))
         else:
@@ -119,15 +116,20 @@ def _lists(offsets: Offsets, T: int, least: int) -> Lists:
     return Lists(bands, entries, leading, ahead)
 
 
-def _blocks(T: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """First and last position of each tile of `size` positions."""
-    low = np.arange(0, T, size)
-    return low, np.minimum(low + size, T) - 1
+def _runs(distances: np.ndarray) -> list[np.ndarray]:
+    """Ascending distances, cut wherever one is missing."""
+    return np.split(distances, np.flatnonzero(np.diff(distances) > 1) + 1)
+
+
+def _blocks(T: int, rows: int, tiles: Tiling) -> tuple[np.ndarray, np.ndarray]:
+    """First and last position of each tile of so many rows."""
+    low = np.arange(0, T, rows // tiles.RP)
+    return low, np.minimum(low + rows // tiles.RP, T) - 1
 
 
 def _columns(heads: list[Lists], T: int, tiles: Tiling):
     """Single keys at distances: columns, the ranges of them in both directions, and the lists of leading keys."""
-    (low, high), (low_key, high_key) = (_blocks(T, rows // tiles.RP) for rows in (tiles.BM, tiles.KM))
+    (low, high), (low_key, high_key) = (_blocks(T, rows, tiles) for rows in (tiles.BM, tiles.KM))
     columns = max(len(head.entries) for head in heads)
     columns += columns % 2                                          # the kernels take two at a time
     keys = np.full((len(heads), columns, 4), (1, -NOWHERE, 0, T), np.int32)
@@ -150,12 +152,10 @@ def _leading(head: Lists, T: int) -> Pairs:
     return column, query, column
 
 
-def _rungs(rungs: Rungs, T: int, tiles: Tiling):
-    (_, high), (low_key, _) = (_blocks(T, rows // tiles.RP) for rows in (tiles.BM, tiles.KM))
-    distances = np.array([lo for lo, _ in rungs])
-    ends = (np.searchsorted(distances, at, "right") for at in (high, T - 1 - low_key))
-    ranges = tuple(np.stack([np.zeros_like(end), end], 1)[None] for end in ends)
-    return RUNGS, len(rungs), np.array(rungs, np.int32), ranges, ()
+def _rungs(rungs: np.ndarray, T: int, tiles: Tiling):
+    (_, high), (low_key, _) = (_blocks(T, rows, tiles) for rows in (tiles.BM, tiles.KM))
+    ends = (np.searchsorted(rungs[:, 0], at, "right") for at in (high, T - 1 - low_key))
+    return RUNGS, len(rungs), rungs, [np.stack([np.zeros_like(end), end], 1)[None] for end in ends], ()
 
 
 def _table(keys: EdgeTable, T: int, tiles: Tiling, least: int):
@@ -163,7 +163,7 @@ def _table(keys: EdgeTable, T: int, tiles: Tiling, least: int):
     check_table(keys, T)
     table = keys.keys if keys.keys.ndim == 3 else keys.keys[None]
     refuse_empty((table >= 0).any(-1))
-    low, _ = _blocks(T, tiles.BM // tiles.RP)
+    low, _ = _blocks(T, tiles.BM, tiles)
     rest, bands = zip(*(_without_bands(rows, T, least) for rows in table), strict=True)
     sizes = np.stack([(rows >= 0).sum(-1) for rows in rest])                        # (heads, T)
     columns = int(sizes.max())
@@ -182,7 +182,7 @@ def _without_bands(rows: np.ndarray, T: int, least: int) -> tuple[np.ndarray, li
     d = np.where(rows >= 0, np.arange(T)[:, None] - rows, T)
     counts = np.bincount((d + T - 1).ravel(), minlength=2 * T)[:2 * T - 1]
     full = np.flatnonzero(counts == T - abs(np.arange(1 - T, T))) - (T - 1)     # distances at which no key is missing
-    runs = [run for run in np.split(full, np.flatnonzero(np.diff(full) > 1) + 1) if len(run) >= least]
+    runs = [run for run in _runs(full) if len(run) >= least]
     if not runs:
         return rows, []
     left = np.where(np.isin(d, np.concatenate(runs)), -1, rows)
