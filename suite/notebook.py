@@ -140,12 +140,12 @@ class Notebook:
         of the latter only what Holm's correction counts."""
         from suite import claims
         asked = [claim for claim in claims.load() if claim.notebook == self.name
-                 or claim.notebook in self.finished and not claim.call.measure.exact]
+                 or claim.notebook in self.finished and not claim.exact]
 
         def study(name: str) -> Study:
             own = name == self.name
             return self.study if own else claims.Evidence(self.profile, name, self.finished, lambda: self.database)
-        return {own.claim.id: own for own in claims.judge_from(asked, study, lambda: self.database)}
+        return {own.claim.id: own for own in claims.judge_from(asked, study)}
 
     @property
     def own_judgements(self) -> dict[str, Judgement]:

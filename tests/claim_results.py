@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 from made_up_results import DOMAINS, MadeUpDatabase
 
-from lib.config import Evaluation, RunConfig, fingerprint
+from lib.config import Evaluation, fingerprint
 from lib.patterns.learned import alpha_of
-from suite.claims.evidence import Evidence
-from suite.claims.judge import Judgement, judge_from
-from suite.claims.ledger import Claim, load
+from suite.claims import Claim, Evidence, Judgement, judge_from, load
 from suite.experiments import names
 from suite.experiments.base import Job
 from suite.settings import profiles
@@ -27,15 +26,12 @@ TOKENS, BLOCK = 8192, 32        # held-out tokens of a domain, and how many shar
 class ClaimDatabase(MadeUpDatabase):
     """The same answers for all models unless a test says otherwise, by job: `right` (share), `alpha` (added to its
     start), `slope` (nats by which another alpha changes the loss), `far` (share of influence from far tokens), `speed`,
-    `size`."""
+    `size`, `at` (nats by bin of recurrence)."""
 
     def __init__(self, loss: Callable[[Job, int, str], float] = lambda job, length, variant: 3.0, *, noise: float = 0.1,
                  unpaired: float = 0.0, **numbers: Callable[[Job], float]) -> None:
         super().__init__(loss, noise=noise)
         self.numbers, self.unpaired = numbers, unpaired
-
-    def fingerprint(self, run: RunConfig) -> str:
-        return fingerprint(run)
 
     def number(self, name: str, job: Job, default: float) -> float:
         return self.numbers[name](job) if name in self.numbers else default
@@ -50,6 +46,7 @@ class ClaimDatabase(MadeUpDatabase):
         return self.loss(job, length, variant) + found + own - own.mean()
 
     def array(self, job: Job, evaluation: Evaluation, name: str) -> np.ndarray:
+        asked = dict(evaluation.parameters)
         if evaluation.name in ("task", "battery"):
             right = (np.arange(ITEMS) < round(ITEMS * self.number("right", job, 0.5))).astype(int)
             answers = 1 if evaluation.name == "battery" else 2          # of an item, of a sequence
@@ -58,40 +55,37 @@ class ClaimDatabase(MadeUpDatabase):
             values = np.arange(5) * self.number("slope", job, 0.0)
             return np.tile(values[None, :, None], (job.run.model.layers, 1, 8))
         if evaluation.name == "gradient_flow":
-            far = int(dict(evaluation.parameters)["far"])
             if name == "edges":
-                return np.array([0, 1, far, job.run.train.length])
+                return np.array([0, 1, asked["far"], job.run.train.length])
             share = self.number("far", job, 0.2)
             return np.tile(np.array([(1 - share) / 2, (1 - share) / 2, share]), (4, 2, 1))
         if evaluation.name == "recurrence":
-            counts = np.full((8, len(dict(evaluation.parameters)["edges"]) + 1), 10)
-            return counts if "count" in name else counts * self.windows(job, job.run.train.length, "", "docs")[:8, None]
+            bins, at = range(len(asked["edges"]) + 1), self.number("at", job, lambda bin_: 0.0)
+            losses = self.windows(job, job.run.train.length, "", "docs")[:8, None] + [at(bin_) for bin_ in bins]
+            return np.full_like(losses, 10) if "count" in name else 10 * losses
         return super().array(job, evaluation, name)
 
     def metrics(self, job: Job) -> pd.DataFrame:
         frame = super().metrics(job)
+        layers, stack = job.run.model.layers, stack_of(job.run)
         asked = {evaluation.name for evaluation in job.evaluations}
         more = []
         if "alphas" in asked:
             more += [("alpha", alpha_of(theta) + self.number("alpha", job, 0.0), "", layer)
-                     for layer, theta in enumerate(stack_of(job.run).thetas)]
+                     for layer, theta in enumerate(stack.thetas)]
         if "alpha_landscape" in asked:
-            more += [("alpha_nll_change", 0.0, f"alpha={value:g}", layer) for layer in range(job.run.model.layers)
+            more += [("alpha_nll_change", 0.0, f"alpha={value:g}", layer) for layer in range(layers)
                      for value in (0.6, 0.8, 1.0, 1.2, 1.4)]
         rows = pd.DataFrame(more, columns=["measure", "value", "variant", "layer"]).astype({"layer": "Int64"})
         rows = rows.reindex(columns=frame.columns).assign(run=frame["run"].iloc[0], split="")
         found = pd.concat([frame, rows.astype(frame.dtypes)], ignore_index=True) if more else frame
-        size = self.number("size", job, 1000 + (job.run.model.layers if stack_of(job.run).learned else 0))
-        return found.assign(run_tokens_per_s=self.number("speed", job, 1000.0), parameters=size)
+        return found.assign(run_tokens_per_s=self.number("speed", job, 1000.0),
+                            parameters=self.number("size", job, 1000 + layers * bool(stack.learned)))
 
 
-def series(job: Job) -> str:
-    return job.labels.series
-
-
-def one(name: str, value: float, other: float = 3.0) -> Callable[..., float]:
+def one(name: str, value: Any, other: Any = 3.0) -> Callable[..., Any]:
     """A value for one series, another for the rest."""
-    return lambda job, *_: value if series(job) == name else other
+    return lambda job, *_: value if job.labels.series == name else other
 
 
 def small(**changes: dict[str, Any]) -> profiles.Profile:
@@ -102,26 +96,13 @@ def small(**changes: dict[str, Any]) -> profiles.Profile:
     return replace(profile, notebooks={**profile.notebooks, **own})
 
 
-PLANS: dict[tuple, list[Job]] = {}
-
-
-class Planned(Evidence):
-    """A notebook's study whose plan is made once a process."""
-
-    @property
-    def jobs(self) -> list[Job]:
-        key = self.profile.name, self.name, self.parameters
-        if key not in PLANS:
-            PLANS[key] = Evidence.jobs.func(self)
-        return PLANS[key]
-
-
 def judged(database: Any, profile: str | profiles.Profile = "small", claims: Sequence[Claim] = (),
            finished: Sequence[str] | None = None) -> dict[str, Judgement]:
     """Verdicts by id, from made-up results."""
     profile = profiles.load(profile) if isinstance(profile, str) else profile
     done = names() if finished is None else finished
-    found = judge_from(claims or load(), lambda name: Planned(profile, name, done, lambda: database), lambda: database)
+    with mock.patch("gc.collect"):            # statsmodels' correction calls it, which takes longer than all the rest
+        found = judge_from(claims or load(), lambda name: Evidence(profile, name, done, lambda: database))
     return {own.claim.id: own for own in found}
 
 

@@ -12,7 +12,6 @@ import pytest
 from suite.claims import Claim, Judgement
 from suite.claims.ledger import Call, Published
 from suite.claims.measures import Measure
-from suite.claims.region import Region
 from suite.experiments.base import COLUMNS
 
 ALL_PATTERNS, DONE, WAITING = "08_all_patterns", "01_window_sweep", "03_extrapolation"
@@ -25,17 +24,19 @@ EVIDENCE = "Loss over training"            # a heading of the notebook that is d
 def judgement(identifier: str, document: str, verdict: str, *, notebook: str = DONE, section: str = EVIDENCE,
               region: Mapping[str, float] | None = None, published: Published | None = None, **own: Any) -> Judgement:
     """A verdict on a claim that holds below 0, say, by default with an effect that was measured with three seeds."""
-    call = Call(Measure("made_up", lambda: None, own.get("unit", "nats a token"), own.get("exact", False)))
-    claim = Claim(identifier, document, f"What {identifier} says: a < b & c", f"comparison of {identifier}",
-                  Region.read(region or {"below": 0}), notebook, section, call, published)
+    exact = own.pop("exact", False)
+    call = Call(kind=Measure(lambda: None, own.pop("unit", "nats a token"), exact))
+    claim = Claim(id=identifier, document=document, statement=f"What {identifier} says: a < b & c",
+                  comparison=f"comparison of {identifier}", supported_if=region or {"below": 0}, notebook=notebook,
+                  section=section, measure=call, published=published)
     measured = {"effect": -0.042, "low": -0.051, "high": -0.033, "p": 0.012, "seeds": 3} if verdict in MEASURED else {}
-    return Judgement(claim, verdict,
-                     **{"unit": call.measure.unit, "sentence": f"found of {identifier}", **measured, **own})
+    return Judgement(claim, verdict, **{"sentence": f"found of {identifier}", **measured, **own})
 
 
 def judgements(runs: list[str]) -> list[Judgement]:
     """Every verdict, every document, with and without what a claim may lack."""
-    published = Published(-0.0273, "nats a token", "table 2, W = 12", Call(Measure("made_up", lambda: None, "")))
+    published = Published(value=-0.0273, unit="nats a token", source="table 2, W = 12",
+                          recompute=Call(kind=Measure(lambda: None, "")))
     return [
         judgement("F1", "fibonacci", "supported", runs=tuple(runs[:2]), published=published),
         judgement("F2", "fibonacci", "contradicted", runs=tuple(runs[:1]), seeds=1, effect=1.5, low=1.1, high=1.9,
@@ -89,6 +90,6 @@ def replace_judging(patch: pytest.MonkeyPatch, found: list[Judgement]) -> list[t
     def judge(profile: Any, corpus: Any, notebooks: Any) -> list[Judgement]:
         calls.append((profile.name, corpus, tuple(notebooks)))
         return found
-    patch.setattr("data_prep.build.existing", lambda config: "the corpus")
+    patch.setattr("suite.report.page.existing", lambda config: "the corpus")
     patch.setattr("suite.claims.judge", judge)
     return calls

@@ -118,9 +118,9 @@ def test_when_operations_are_counted_then_they_are_those_of_the_matrices_and_pai
 
 
 def test_when_the_papers_sizes_are_computed_then_the_audits_numbers_follow():
-    assert exact.reach_difference(None).parts[0].value == 512 - 987    # row 1
-    assert exact.distances_of_the_stack(None, window=8).parts[0].value == 133    # row 12
-    assert exact.depths_without_coprime(None).parts[0].value == 4    # row 25: 2, 3, 4 and 6
+    assert exact.reach_difference() == 512 - 987    # row 1
+    assert exact.distances_of_the_stack(window=8) == 133    # row 12
+    assert exact.depths_without_coprime() == 4    # row 25: 2, 3, 4 and 6
     grows = {schedule: exact.paper_pattern(schedule=schedule) for schedule in ("linear", "fixed")}
     table = extrapolation.rungs_added(grows | {"pow2": exact.paper_pattern("pow2", "linear")}, 1024, 4096)
     assert table["layers with untrained distances"].to_dict() == {"linear": 7, "fixed": 0, "pow2": 16}    # row 2

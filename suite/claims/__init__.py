@@ -4,9 +4,7 @@ give.
 `ledger.yaml` lists the claims. A claim is added by an entry there; a new kind of evidence by a function in `measures`.
 """
 
-from suite.claims.evidence import Evidence
-from suite.claims.judge import (Judgement, as_json, as_table, judge,
-                                judge_from)
+from suite.claims.judge import Evidence, Judgement, as_json, as_table, judge, judge_from
 from suite.claims.ledger import Claim, load
 
 __all__ = ["Claim", "Evidence", "Judgement", "as_json", "as_table", "judge", "judge_from", "load"]

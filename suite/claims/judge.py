@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from suite.claims.evidence import Evidence, Measured, Part
 from suite.claims.ledger import Claim, load
-from suite.claims.region import Decision, decide, excess
+from suite.claims.region import decide
+from suite.experiments import experiment
+from suite.experiments.base import Job, Parameters
 from suite.study.frames import NotTested, Study
 from suite.study.stats import LEVEL, Interval, holm, seed_words
 
@@ -20,98 +23,110 @@ if TYPE_CHECKING:
     from suite.run.database import Database
     from suite.settings.profiles import Profile
 
-VERDICTS = ("supported", "contradicted", "undecided", "not tested", "failed")
+COLUMNS = ("identifier", "document", "statement", "verdict", "effect", "low", "high", "unit", "p", "seeds", "runs")
+
+
+class Evidence(Study):
+    """The study of a notebook at a profile, planned when it is asked for. Its results raise `NotTested` until the
+    notebook is finished."""
+
+    def __init__(self, profile: Profile, notebook: str, finished: Sequence[str],
+                 database: Callable[[], Database]) -> None:
+        self.profile, self.name = profile, notebook
+        self._finished, self._database = notebook in finished, database
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        return self.profile.parameters(self.name)
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="christoffel")        # the notebook says it
+            return experiment(self.name).plan(self.parameters, self.profile)
+
+    @property
+    def database(self) -> Database:
+        if not self._finished:
+            raise NotTested(f"notebook {self.name} is not finished at profile {self.profile.name}")
+        return self._database()
 
 
 @dataclass(frozen=True)
 class Judgement:
     """A claim with its verdict at a profile."""
     claim: Claim
-    verdict: str                        # one of VERDICTS; failed: the measure raised an error
+    verdict: str                        # supported, contradicted, undecided, not tested; failed: the measure did
+    sentence: str
     effect: float | None = None
     low: float | None = None            # 95 % interval; None: there is none
     high: float | None = None
-    unit: str = ""
     p: float | None = None              # Holm-adjusted over the ledger
-    exact: bool = False                 # no chance in the number
     seeds: int = 0                      # training runs a model behind the number, the fewest; 0: no run needed
     runs: tuple[str, ...] = ()          # fingerprints
-    sentence: str = ""
 
 
 def judge(profile: Profile, corpus: Corpus, notebooks: Sequence[str]) -> list[Judgement]:
     """Every claim of the ledger, in its order. notebooks: those that are finished at this profile."""
-    @lru_cache(maxsize=None)
+    @cache
     def database() -> Database:
         from suite.run.database import Database
         return Database(profile.name, corpus, create=False)
     try:
-        return judge_from(load(), lambda name: Evidence(profile, name, notebooks, database), database)
+        return judge_from(load(), lambda name: Evidence(profile, name, notebooks, database))
     finally:
         if database.cache_info().currsize:
             database().close()
 
 
-def judge_from(claims: Sequence[Claim], study: Callable[[str], Study], database: Callable[[], Any]) -> list[Judgement]:
+def judge_from(claims: Sequence[Claim], study: Callable[[str], Study]) -> list[Judgement]:
     """The same from any claims and the studies of their notebooks by name."""
-    of = lru_cache(maxsize=None)(study)
-    results = [ask(claim, of) for claim in claims]
-    decisions = {claim.id: decide(claim.region, [part.value for part in result.parts])
-                 for claim, result in zip(claims, results, strict=True)
-                 if isinstance(result, Measured) and all(isinstance(part.value, Interval) for part in result.parts)}
-    adjusted = dict(zip(decisions, holm([decision.p for decision in decisions.values()]), strict=True))
-
-    def verdict(claim: Claim, result: Measured | Judgement) -> Judgement:
-        if isinstance(result, Judgement):
-            return result
-        if claim.id in decisions:
-            return by_chance(claim, result, decisions[claim.id], adjusted[claim.id], database)
-        return by_value(claim, result, database)
-    return [verdict(claim, result) for claim, result in zip(claims, results, strict=True)]
+    of = cache(study)
+    found = [ask(claim, of) for claim in claims]
+    adjusted = iter(holm([own.p for own in found if own.p is not None]))
+    return [own if own.p is None else corrected(own, next(adjusted)) for own in found]
 
 
-def ask(claim: Claim, of: Callable[[str], Study]) -> Measured | Judgement:
-    """What the claim's measure finds; a judgement where it finds nothing."""
-    unit, exact = claim.unit, claim.call.measure.exact
+def ask(claim: Claim, of: Callable[[str], Study]) -> Judgement:
+    """The judgement on one claim; where the number has an interval, one that `corrected` completes."""
     try:
-        found = claim.call.measure.function(of(claim.notebook), **dict(claim.call.arguments))
+        study = of(claim.notebook)
+        parts = claim.measure.parts(study)
+        if not parts or not all(math.isfinite(part.estimate) for part in parts):
+            raise ValueError(f"it gave {', '.join(str(part.estimate) for part in parts) or 'no number'}")
+        jobs = dict.fromkeys(job for part in parts for model in part.models for job in model.jobs)
+        runs = tuple(dict.fromkeys(study.database.fingerprint(job.run) for job in jobs))
     except NotTested as reason:
-        return Judgement(claim, "not tested", unit=unit, exact=exact, sentence=f"Not tested: {reason}.")
+        return Judgement(claim, "not tested", f"Not tested: {reason}.")
     except Exception as error:              # one broken measure must not hide the other verdicts
         said = " ".join(str(error).split()) or "no message"
-        return Judgement(claim, "failed", unit=unit, exact=exact,
-                         sentence=f"The measure {claim.call.measure.name} failed: {type(error).__name__}: {said}")
-    assert found.parts, f"{claim.call.measure.name} gave no number"
-    return found
+        name = claim.measure.kind.function.__name__
+        return Judgement(claim, "failed", f"The measure {name} failed: {type(error).__name__}: {said}")
+    region, which = claim.supported_if, f" (decides among {len(parts)})" if len(parts) > 1 else ""
+    seeds = 0 if claim.exact else min(part.seeds for part in parts)
+    if all(isinstance(part.value, Interval) for part in parts):
+        side, p, at = decide(region, [part.value for part in parts])
+        own, verdict = parts[at].value, {True: "supported", False: "contradicted", None: "undecided"}[side]
+        sentence = f"{parts[at].what}{which}: {own.text(digits(own))} {claim.unit}".strip()
+        return Judgement(claim, verdict, sentence, own.estimate, own.low, own.high, p, seeds, runs)
+    worst = max(parts, key=lambda part: region.excess(part.estimate))
+    verdict = "supported" if all(region.contains(part.estimate) for part in parts) else "contradicted"
+    said = f"{worst.estimate:.4g} {claim.unit}".strip() + ("" if claim.exact else ", without an interval")
+    sentence = f"{worst.what}{which}: {said}{few(seeds)}."
+    return Judgement(claim, verdict, sentence, worst.estimate, seeds=seeds, runs=runs)
 
 
-def by_chance(claim: Claim, found: Measured, decision: Decision, p: float, database: Callable[[], Any]) -> Judgement:
-    """From intervals: the side that they are on counts if p stays small among all that the ledger asks."""
-    sure = decision.side is not None and p < 1 - LEVEL
-    verdict = "undecided" if not sure else "supported" if decision.side else "contradicted"
-    part = found.parts[decision.at]
-    own = part.value
-    said = f"{own.text(digits(own))} {claim.unit}".strip()
-    corrected = f"p = {p:.2g} after Holm's correction" if p >= 0.001 else "p < 0.001 after Holm's correction"
-    return Judgement(claim, verdict, own.estimate, own.low, own.high, claim.unit, p, False, found.seeds,
-                     runs(found, database), sentence(found, part, f"{said}, {corrected}"))
+def corrected(own: Judgement, p: float) -> Judgement:
+    """The judgement with Holm's p value: the side that the intervals are on counts if p stays small."""
+    said = f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
+    return replace(own, p=p, verdict=own.verdict if p < 1 - LEVEL else "undecided",
+                   sentence=f"{own.sentence}, {said} after Holm's correction{few(own.seeds)}.")
 
 
-def by_value(claim: Claim, found: Measured, database: Callable[[], Any]) -> Judgement:
-    """From numbers without an interval: exact ones, and those of too few runs to have one."""
-    part = max(found.parts, key=lambda own: excess(claim.region, own.estimate))
-    inside = all(claim.region.contains(own.estimate) for own in found.parts)
-    exact = claim.call.measure.exact
-    said = f"{part.estimate:.4g} {claim.unit}".strip() + ("" if exact else ", without an interval")
-    return Judgement(claim, "supported" if inside else "contradicted", part.estimate, unit=claim.unit, exact=exact,
-                     seeds=found.seeds, runs=runs(found, database), sentence=sentence(found, part, said))
-
-
-def sentence(found: Measured, part: Part, said: str) -> str:
-    """What decided: the effect, of how many comparisons it is the decisive one, and the seeds where they are few."""
-    which = f" (decides among {len(found.parts)})" if len(found.parts) > 1 else ""
-    words = seed_words(found.seeds)
-    return f"{part.what}{which}: {said}{f', {words}' if words else ''}."
+def few(seeds: int) -> str:
+    """The seeds as the end of a sentence, where they are few."""
+    words = seed_words(seeds)
+    return f", {words}" if words else ""
 
 
 def digits(found: Interval) -> int:
@@ -120,17 +135,11 @@ def digits(found: Interval) -> int:
     return next((n for n in range(2, 6) if width * 10 ** n >= 10), 6) if width > 0 else 4
 
 
-def runs(found: Measured, database: Callable[[], Any]) -> tuple[str, ...]:
-    if not found.jobs:
-        return ()
-    return tuple(dict.fromkeys(database().fingerprint(job.run) for job in found.jobs))
-
-
 def as_json(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
     """The judgements for ledger.json: plain values, one object a claim."""
     return [{"identifier": own.claim.id, "document": own.claim.document, "statement": own.claim.statement,
              "verdict": own.verdict, "effect": own.effect, "interval": None if own.low is None else [own.low, own.high],
-             "unit": own.unit, "p": own.p, "seeds": own.seeds, "runs": list(own.runs),
+             "unit": own.claim.unit, "p": own.p, "seeds": own.seeds, "runs": list(own.runs),
              "published": own.claim.published.value if own.claim.published else None,
              "published_source": own.claim.published.source if own.claim.published else None,
              "rule": own.claim.rule, "notebook": own.claim.notebook, "section": own.claim.section,
@@ -141,7 +150,6 @@ def as_json(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
 def as_table(judgements: Sequence[Judgement]) -> pd.DataFrame:
     """The judgements for claims.csv: one row a claim, `runs` a list of fingerprints with spaces between."""
     import pandas as pd
-    return pd.DataFrame([{"identifier": own.claim.id, "document": own.claim.document, "statement": own.claim.statement,
-                          "verdict": own.verdict, "effect": own.effect, "low": own.low, "high": own.high,
-                          "unit": own.unit, "p": own.p, "seeds": own.seeds, "runs": " ".join(own.runs)}
-                         for own in judgements])
+    rows = [{**entry, "low": own.low, "high": own.high, "runs": " ".join(own.runs)}
+            for entry, own in zip(as_json(judgements), judgements, strict=True)]
+    return pd.DataFrame(rows).filter(COLUMNS)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lib.errors import SuiteError, one_of, require
 from suite.study.stats import ENOUGH_SEEDS, LEVEL, Interval
@@ -13,7 +14,9 @@ from suite.study.stats import ENOUGH_SEEDS, LEVEL, Interval
 if TYPE_CHECKING:
     from suite.claims.measures import Measure
 
-KINDS = ("below", "above", "at_most", "at_least", "equals", "between")
+# Each kind of region in words.
+KINDS = {"below": "below {high:g}", "above": "above {low:g}", "at_most": "at most {high:g}",
+         "at_least": "at least {low:g}", "equals": "{low:g}", "between": "between {low:g} and {high:g}"}
 
 
 @dataclass(frozen=True)
@@ -29,23 +32,23 @@ class Region:
         if isinstance(value, Region):
             return value
         if not isinstance(value, Mapping) or len(value) != 1:
-            raise SuiteError(f"supported_if = {value!r} is not valid: one of {', '.join(KINDS)} with its number")
+            raise SuiteError(f"one of {', '.join(KINDS)} with its number")
         (kind, given), = value.items()
         one_of(str(kind), KINDS, "region")
-        ends = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+        ends = given if isinstance(given, list) else [given]
         count, wanted = (2, "two numbers, the lower one first") if kind == "between" else (1, "one number")
         numbers = all(type(end) in (int, float) and math.isfinite(end) for end in ends)
-        require(numbers and len(ends) == count and list(ends) == sorted(ends), kind, given, wanted)
+        require(numbers and len(ends) == count and ends == sorted(ends), kind, given, wanted)
         low = -math.inf if kind in ("below", "at_most") else float(ends[0])
         return cls(kind, low, math.inf if kind in ("above", "at_least") else float(ends[-1]))
 
-    @property
-    def open(self) -> bool:
-        """Whether the boundary itself lies outside."""
-        return self.kind in ("below", "above")
+    def outside(self, low: float, high: float) -> bool:
+        """Whether no number from `low` to `high` lies in the region; `below` and `above` exclude their boundary."""
+        beyond = operator.le if self.kind in ("below", "above") else operator.lt
+        return beyond(high, self.low) or beyond(self.high, low)
 
     def contains(self, value: float) -> bool:
-        return self.low < value < self.high if self.open else self.low <= value <= self.high
+        return not self.outside(value, value)
 
     def boundaries(self) -> list[float]:
         return sorted({end for end in (self.low, self.high) if math.isfinite(end)})
@@ -54,22 +57,19 @@ class Region:
         """Whether the whole interval lies inside (True) or outside (False); None: on both sides of a boundary."""
         if self.contains(found.low) and self.contains(found.high):
             return True
-        outside = found.high < self.low or found.low > self.high
-        touching = self.open and (found.high <= self.low or found.low >= self.high)
-        return False if outside or touching else None
+        return False if self.outside(found.low, found.high) else None
 
     def p(self, found: Interval) -> float:
         """p value against the nearest boundary: the largest over boundaries."""
         return max(found.p(boundary) for boundary in self.boundaries())
 
-    def words(self) -> str:
-        low, high = (f"{end:g}" for end in (self.low, self.high))
-        return {"below": f"below {high}", "above": f"above {low}", "at_most": f"at most {high}",
-                "at_least": f"at least {low}", "equals": low, "between": f"between {low} and {high}"}[self.kind]
+    def excess(self, value: float) -> float:
+        """How far a value lies beyond the region (below 0: inside); the largest is the worst of several."""
+        return max(self.low - value, value - self.high)
 
     def rule(self, measure: Measure) -> str:
         """The rule of the verdict on what `measure` gives, in words."""
-        where = f"{self.words()} {measure.unit}".strip()
+        where = f"{KINDS[self.kind].format(low=self.low, high=self.high)} {measure.unit}".strip()
         if measure.exact:
             whose = "every number is" if measure.every else "the number is"
             return f"Supported if {whose} {where}, else contradicted; it is exact, so there is no interval."
@@ -82,10 +82,8 @@ class Region:
                 f"{other}lies outside, with the same p{again}; else undecided.{few if measure.by_run else ''}")
 
 
-@dataclass(frozen=True)
-class Decision:
-    """What several intervals together say before the correction: the side they are on, its p value, the deciding
-    one."""
+class Decision(NamedTuple):
+    """What several intervals say together before the correction: their side, its p value, the one that decides."""
     side: bool | None
     p: float
     at: int
@@ -97,12 +95,7 @@ def decide(region: Region, found: Sequence[Interval]) -> Decision:
     sides, p = [region.side(own) for own in found], [region.p(own) for own in found]
     outside = [at for at, own in enumerate(found) if not region.contains(own.estimate)]
     if outside:
-        at = min(outside, key=lambda n: (p[n], -excess(region, found[n].estimate)))
+        at = min(outside, key=lambda n: (p[n], -region.excess(found[n].estimate)))
         return Decision(False if sides[at] is False else None, min(1.0, len(found) * p[at]), at)
-    at = max(range(len(found)), key=lambda n: (p[n], excess(region, found[n].estimate)))
+    at = max(range(len(found)), key=lambda n: (p[n], region.excess(found[n].estimate)))
     return Decision(True if all(sides) else None, p[at], at)
-
-
-def excess(region: Region, value: float) -> float:
-    """How far a value lies beyond the region (below 0: inside); the largest is the worst of several."""
-    return max(region.low - value, value - region.high)

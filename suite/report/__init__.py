@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from suite.report.status import NotebookStatus
 
-__all__ = ["NotebookStatus", "build"]
+@dataclass(frozen=True)
+class NotebookStatus:
+    """Where a notebook stands: waiting, running, done (executed just now), fresh (nothing had changed) or failed."""
+    state: str
+    error: str = ""                # of a failed notebook: the message, with the traceback or without
+    seconds: float | None = None   # of its execution
 
 
 def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") -> Path:

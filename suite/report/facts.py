@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sqlite3
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,46 +16,12 @@ import pandas as pd
 
 from lib import paths
 from lib.config import RunConfig
+from lib.data import Corpus
 from lib.errors import SuiteError
 from suite.report import summary
 from suite.run.browse import settings
 from suite.run.database import Database
 from suite.settings import profiles
-
-STORED = ("data", "code", "machine", "device", "threads", "started", "seconds")
-
-
-@dataclass(frozen=True)
-class Run:
-    """A row of the appendix: what a fingerprint stands for."""
-    fingerprint: str
-    config: RunConfig
-    versions: dict[str, str]
-    notebooks: tuple[str, ...]     # whose tables hold its numbers
-    data: str                      # fingerprint of the corpus; empty for a synthetic task
-    code: str
-    machine: str
-    device: str
-    threads: int
-    started: str
-    seconds: float | None
-
-    @property
-    def settings(self) -> str:
-        return settings(self.config.pattern)
-
-    @property
-    def recipe(self) -> list[tuple[str, str]]:
-        """The whole configuration, group by group."""
-        whole = self.config.to_dict()
-        data = {"source": self.config.data.source, **dict(self.config.data.parameters)}
-        return [(name, ", ".join(f"{key}={value}" for key, value in group.items()))
-                for name, group in (("model", whole["model"]), ("train", whole["train"]), ("data", data))]
-
-    @property
-    def place(self) -> str:
-        """Processor and system, and how the run used them."""
-        return f"{self.machine}; {self.device}, {self.threads} {'thread' if self.threads == 1 else 'threads'} a run"
 
 
 @dataclass(frozen=True)
@@ -101,8 +69,8 @@ class Facts:
     profile: str
     corpus: str
     table: pd.DataFrame            # see `summary.read_tables`
-    runs: tuple[Run, ...]          # behind the table, in the order in which they were started
-    texts: tuple[Text, ...]        # that the runs read
+    runs: list[dict[str, Any]]     # behind the table, in the order in which they were started: see `described`
+    texts: list[Text]              # that the runs read
 
     @classmethod
     def read(cls, profile: str, corpus: str, finished: Sequence[str]) -> Facts:
@@ -112,7 +80,7 @@ class Facts:
         """
         table = summary.read_tables(paths.results(profile), finished)
         runs = read_runs(profile, table.loc[table["run"] != "", ["run", "experiment"]].drop_duplicates())
-        return cls(profile, corpus, table, runs, read_texts({run.data: None for run in runs if run.data}))
+        return cls(profile, corpus, table, runs, read_texts(dict.fromkeys(run["data"] for run in runs if run["data"])))
 
     @property
     def description(self) -> str:
@@ -121,7 +89,7 @@ class Facts:
 
     @cached_property
     def fingerprints(self) -> frozenset[str]:
-        return frozenset(run.fingerprint for run in self.runs)
+        return frozenset(run["run"] for run in self.runs)
 
     @property
     def tables(self) -> list[str]:
@@ -131,16 +99,16 @@ class Facts:
     @property
     def seconds(self) -> float:
         """Of training, all runs together."""
-        return sum(run.seconds or 0.0 for run in self.runs)
+        return sum(run["seconds"] or 0.0 for run in self.runs)
 
     @property
     def versions(self) -> list[dict[str, str]]:
         """Those that the runs were made with; several mean that the runs were made under several conditions."""
-        return [dict(versions) for versions in dict.fromkeys(tuple(run.versions.items()) for run in self.runs)]
+        return [dict(versions) for versions in dict.fromkeys(tuple(run["versions"].items()) for run in self.runs)]
 
     @property
     def machines(self) -> list[str]:
-        return list(dict.fromkeys(run.place for run in self.runs))
+        return list(dict.fromkeys(f"{run['machine']}; {run['device']}, {run['threads']} a run" for run in self.runs))
 
     def command(self, target: str, **more: str) -> str:
         """The command that makes this again, as one types it in the repository's folder; `more` are make's
@@ -159,31 +127,37 @@ class Facts:
         return [(name, list(runs)) for name, runs in series.items()]
 
 
-def read_runs(profile: str, shown: pd.DataFrame) -> tuple[Run, ...]:
+def read_runs(profile: str, shown: pd.DataFrame) -> list[dict[str, Any]]:
     """The runs that tables name, in the order in which they were started. shown: columns `run` and `experiment`."""
     if shown.empty:
-        return ()
+        return []
     notebooks = shown.groupby("run", sort=False)["experiment"].agg(tuple)
-    database = Database(profile, create=False)
-    try:
+    with closing(Database(profile, create=False)) as database:
         rows = {run: database.facts(run) for run in notebooks.index}
-    finally:
-        database.close()
     if unknown := sorted(run for run, row in rows.items() if row is None):
         raise SuiteError(f"{paths.results(profile)} names runs that {paths.database(profile)} does not have: "
                          f"{', '.join(unknown)}; delete the tables and run the report again")
-    runs = [Run(run, RunConfig.from_dict(json.loads(row["config"])), json.loads(row["versions"]), notebooks[run],
-                **{name: row[name] for name in STORED}) for run, row in rows.items()]
-    return tuple(sorted(runs, key=lambda run: (run.started, run.fingerprint)))
+    runs = [described(row, notebooks[run]) for run, row in rows.items()]
+    return sorted(runs, key=lambda run: (run["started"], run["run"]))
 
 
-def read_texts(wanted: Iterable[str]) -> tuple[Text, ...]:
+def described(row: sqlite3.Row, notebooks: Sequence[str]) -> dict[str, Any]:
+    """A row of the database as the appendix shows it, with `notebooks`, whose tables hold the run's numbers, the
+    pattern's `settings`, and the `recipe`: the whole configuration, group by group."""
+    run = RunConfig.from_dict(json.loads(row["config"]))
+    groups = {**run.to_dict(), "data": {"source": run.data.source, **dict(run.data.parameters)}}
+    recipe = [(name, ", ".join(f"{key}={value}" for key, value in groups[name].items()))
+              for name in ("model", "train", "data")]
+    return {**row, "config": run, "versions": json.loads(row["versions"]), "notebooks": notebooks, "recipe": recipe,
+            "settings": settings(run.pattern), "threads": f"{row['threads']} thread{'s' * (row['threads'] != 1)}"}
+
+
+def read_texts(wanted: Iterable[str]) -> list[Text]:
     """The corpora with these fingerprints. Raises `SuiteError` for one that is no longer there."""
-    from lib.data import Corpus
     corpora = [Corpus(manifest.parent) for manifest in sorted(paths.corpora().glob("[!.]*/manifest.json"))]
     there = {corpus.fingerprint: Text(corpus.fingerprint, corpus.manifest) for corpus in corpora}
     for fingerprint in wanted:
         if fingerprint not in there:
             raise SuiteError(f"no corpus in {paths.corpora()} has the fingerprint {fingerprint} that runs were trained "
                              "on; run the report again, it is built anew")
-    return tuple(there[fingerprint] for fingerprint in wanted)
+    return [there[fingerprint] for fingerprint in wanted]

@@ -139,22 +139,30 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Tidied:
-    """A fragment for the page. question: HTML of the first paragraph if it is bold. anchors: its identifiers."""
-    html: str
-    question: str
-    headings: tuple[Heading, ...]
-    anchors: frozenset[str]
+class Section:
+    """A notebook or document on the page. html: safe, empty before it is there. question: HTML of the first paragraph
+    if it is bold. anchors: its identifiers."""
+    name: str
+    title: str
+    html: str = ""
+    question: str = ""
+    headings: tuple[Heading, ...] = ()
+    anchors: frozenset[str] = frozenset()
+
+    @property
+    def parts(self) -> list[Heading]:
+        """The headings that divide it."""
+        return [heading for heading in self.headings if heading.level == 3]
 
 
-def tidy(fragment: str, prefix: str, runs: Collection[str] = (), anchors: Collection[str] = (),
-         claims: Mapping[str, str] | None = None) -> Tidied:
-    """The fragment made safe and fit for a section whose heading is an h2 with the identifier `prefix`.
+def tidy(fragment: str, prefix: str, title: str = "", runs: Collection[str] = (), anchors: Collection[str] = (),
+         claims: Mapping[str, str] | None = None) -> Section:
+    """The section whose heading is an h2 with the identifier `prefix`, of a fragment that is made safe and fit for it.
 
     Headings start at h3 and skip no level; identifiers begin with the prefix. Every image has alternative text, a
-    figure a link to how it was made (`made_of`), a table a caption, scopes and a box to scroll in. Links lead to the
-    web, to one of the page's `anchors` (`03_extrapolation`, `audit-row-12`) or to one of its `runs`; other links become
-    plain text. What a notebook said of a claim gives way to what the ledger says: `claims`, HTML by identifier.
+    figure a link to how it was made (`PREFIX-made`), a table a caption, scopes and a box to scroll in. Links lead to
+    the web, to one of the page's `anchors` (`03_extrapolation`, `audit-row-12`) or to one of its `runs`; other links
+    become plain text. What a notebook said of a claim gives way to what the ledger says: `claims`, HTML by identifier.
     """
     soup = BeautifulSoup(safe(fragment), "html.parser")
     _convert_formulas(soup)
@@ -167,7 +175,9 @@ def tidy(fragment: str, prefix: str, runs: Collection[str] = (), anchors: Collec
     for number, image in enumerate(soup.find_all("img"), start=1):
         _describe(image, number)
     for figure in soup.find_all("figure"):
-        _trace(figure, soup, prefix)
+        if figure.find("figcaption") is None:
+            figure.append(soup.new_tag("figcaption"))
+        figure.find("figcaption").append(_new(soup, "a", "how it was made", href=f"#{prefix}-made", classes="trace"))
     for table in soup.find_all("table"):
         dress(table, soup, runs)
     first = soup.find("p")
@@ -176,12 +186,7 @@ def tidy(fragment: str, prefix: str, runs: Collection[str] = (), anchors: Collec
     for box in soup.select("[data-claim]"):
         if box["data-claim"] in (claims or {}):
             box.replace_with(BeautifulSoup(claims[box["data-claim"]], "html.parser"))
-    return Tidied(str(soup), question, headings, here)
-
-
-def made_of(prefix: str) -> str:
-    """The identifier of the block of a notebook's section that says how it was made."""
-    return f"{prefix}-made"
+    return Section(prefix, title, str(soup), question, headings, here)
 
 
 def slug(text: str) -> str:
@@ -197,7 +202,7 @@ def _convert_formulas(soup: BeautifulSoup) -> None:
 
 def _order_headings(soup: BeautifulSoup, prefix: str) -> tuple[Heading, ...]:
     """Levels of headings put in order, and every identifier made the page's own."""
-    previous, used, headings = 2, {prefix, made_of(prefix)}, []
+    previous, used, headings = 2, {prefix, f"{prefix}-made"}, []
 
     def unused(name: str) -> str:
         base = f"{prefix}-{slug(name)}"
@@ -241,13 +246,6 @@ def _describe(image: Tag, number: int) -> None:
     caption = figure.find("figcaption") if figure else None
     unnamed = f"Figure {number}" + (f", under {place!r}" if place else "")
     image["alt"] = str(image.get("alt", "")).strip() or (caption.get_text(" ", strip=True) if caption else unnamed)
-
-
-def _trace(figure: Tag, soup: BeautifulSoup, prefix: str) -> None:
-    """The link from a figure's caption, which it gets if it has none, to the runs and the command behind it."""
-    if figure.find("figcaption") is None:
-        figure.append(soup.new_tag("figcaption"))
-    figure.find("figcaption").append(_new(soup, "a", "how it was made", href=f"#{made_of(prefix)}", classes="trace"))
 
 
 def _new(soup: BeautifulSoup, name: str, text: str, classes: str = "", **attributes: str) -> Tag:

@@ -6,21 +6,18 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Literal
 
 import pydantic
 from markupsafe import Markup
 
 from lib import paths
-from lib.errors import SuiteError
 from lib.files import write_atomically
+from suite.claims import Judgement, as_json, as_table
 from suite.report.html import slug
-
-if TYPE_CHECKING:
-    from suite.claims import Judgement
 
 # What the page calls a verdict, and the mark that says it without colour.
 VERDICTS = {"supported": ("supported", "\u2713"), "contradicted": ("contradicted", "\u2717"),
@@ -39,7 +36,7 @@ WIDE, HIGH = 132, 14          # of the small picture of an interval, pixels
 class Row:
     """A claim as the template sees it. elsewhere: (profile, verdict) where it was judged too."""
     judgement: Judgement
-    elsewhere: tuple[tuple[str, str], ...] = ()
+    elsewhere: Sequence[tuple[str, str]] = ()
 
     @property
     def anchor(self) -> str:
@@ -59,9 +56,8 @@ class Row:
 
     @property
     def interval(self) -> str:
-        low, high = self.judgement.low, self.judgement.high
-        decimals = digits(self.judgement)
-        return "" if low is None else f"{written(low, decimals)} to {written(high, decimals)}"
+        own = self.judgement
+        return "" if own.low is None else " to ".join(written(end, digits(own)) for end in (own.low, own.high))
 
     @property
     def p(self) -> str:
@@ -70,9 +66,8 @@ class Row:
     @property
     def held_back(self) -> bool:
         """Whether the interval alone would decide, but not after the correction for all that the ledger asks."""
-        judgement = self.judgement
-        return (judgement.verdict == "undecided" and judgement.low is not None
-                and judgement.claim.region.side(judgement) is not None)
+        own = self.judgement
+        return own.verdict == "undecided" and own.low is not None and own.claim.supported_if.side(own) is not None
 
     @property
     def published(self) -> str:
@@ -83,7 +78,7 @@ class Row:
     @property
     def plot(self) -> Markup:
         """A point, its interval and zero on one line, what the claim says shaded; empty where there is no interval."""
-        own, region = self.judgement, self.judgement.claim.region
+        own, region = self.judgement, self.judgement.claim.supported_if
         if own.low is None or own.high <= own.low:
             return Markup("")
         ends = (own.low, own.high, own.effect, *region.boundaries())
@@ -100,44 +95,11 @@ class Row:
                       f'<circle cx="{x(own.effect):.1f}" cy="{HIGH // 2}" r="3"/></svg>')
 
 
-@dataclass(frozen=True)
-class Document:
-    """The claims of one document, in the ledger's order."""
-    name: str
-    short: str
-    title: str
-    rows: tuple[Row, ...]
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return counts(self.rows)
-
-
-def judged(profile: str, folder: str, finished: Sequence[str]) -> list[Judgement]:
-    """Every claim, judged from the notebooks that are finished; nothing where there is no corpus to have run on."""
-    from data_prep.build import existing
-    from suite import claims
-    from suite.settings import profiles
-    loaded = profiles.load(profile, folder)
-    corpus = existing(loaded.corpus)
-    return [finite(judgement) for judgement in claims.judge(loaded, corpus, finished)] if corpus is not None else []
-
-
-def finite(judgement: Judgement) -> Judgement:
-    """The judgement; one whose numbers are NaN or infinite is no verdict, and is shown as failed."""
-    numbers = [n for n in (judgement.effect, judgement.low, judgement.high, judgement.p) if n is not None]
-    if all(map(math.isfinite, numbers)):
-        return judgement
-    return replace(judgement, verdict="failed", effect=None, low=None, high=None, p=None,
-                   sentence=f"The measure gave {', '.join(map(str, numbers))}.")
-
-
-def documents(rows: Iterable[Row]) -> list[Document]:
-    """The rows by document."""
-    rows = list(rows)
-    found = [Document(name, *titles, tuple(row for row in rows if row.judgement.claim.document == name))
-             for name, titles in DOCUMENTS.items()]
-    return [document for document in found if document.rows]
+def documents(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The claims of each document, in the ledger's order, with the document's names and how many have each verdict."""
+    by_name = {name: [row for row in rows if row.judgement.claim.document == name] for name in DOCUMENTS}
+    return [{"name": name, "short": DOCUMENTS[name][0], "title": DOCUMENTS[name][1], "rows": own, "counts": counts(own)}
+            for name, own in by_name.items() if own]
 
 
 def counts(rows: Iterable[Row]) -> dict[str, int]:
@@ -146,10 +108,10 @@ def counts(rows: Iterable[Row]) -> dict[str, int]:
     return {name: found[name] for name in VERDICTS if found[name] or name != "failed"}
 
 
-def digits(judgement: Judgement) -> int | None:
+def digits(own: Judgement) -> int | None:
     """Decimals that show where the interval's ends lie; None for a number without an interval: four significant
     digits."""
-    width = judgement.high - judgement.low if judgement.low is not None else 0.0
+    width = own.high - own.low if own.low is not None else 0.0
     return min(5, max(0, 1 - math.floor(math.log10(width)))) if width > 0 else None
 
 
@@ -170,14 +132,7 @@ class Entry(pydantic.BaseModel):
     """What another profile's page needs of a claim in ledger.json (`suite.claims.as_json`)."""
     identifier: str
     rule: str
-    verdict: str
-
-    @pydantic.field_validator("verdict")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in VERDICTS:
-            raise ValueError(f"{value!r} is no verdict")
-        return value
+    verdict: Literal[*VERDICTS]
 
 
 def path_of(profile: str) -> Path:
@@ -186,27 +141,13 @@ def path_of(profile: str) -> Path:
 
 def write(profile: str, judgements: Sequence[Judgement]) -> None:
     """outputs/<profile>/report/ledger.json and outputs/<profile>/results/claims.csv, each in one step."""
-    from suite.claims import as_json, as_table
     text = json.dumps(as_json(judgements), indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(path_of(profile), (text + "\n").encode())
     table = as_table(judgements).to_csv(index=False, lineterminator="\n")
     write_atomically(paths.results(profile) / "claims.csv", table.encode())
 
 
-def read(path: Path) -> list[Entry]:
-    """The entries of a ledger.json; a `SuiteError` names what is wrong with it."""
-    try:
-        entries = pydantic.TypeAdapter(list[Entry]).validate_json(path.read_bytes())
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        raise SuiteError(f"{path.name}: {': '.join([*map(str, first['loc']), first['msg']])}") from None
-    if len({entry.identifier for entry in entries}) < len(entries):
-        raise SuiteError(f"{path.name} has a claim twice")
-    return entries
-
-
-def verdicts_of_others(profile: str, judgements: Collection[Judgement]) -> tuple[dict[str, Mapping[str, str]],
-                                                                                 list[str]]:
+def verdicts_of_others(profile: str, judgements: Iterable[Judgement]) -> tuple[dict[str, Mapping[str, str]], list[str]]:
     """Verdicts by profile and claim from the other profiles' ledger.json, and a note on each that is left out.
 
     A verdict counts only if its rule was the present one; what a profile did not test is not shown.
@@ -219,10 +160,13 @@ def verdicts_of_others(profile: str, judgements: Collection[Judgement]) -> tuple
         if name == profile:
             continue
         try:
-            known = [entry for entry in read(path) if entry.identifier in rules]
-        except SuiteError as error:
-            notes.append(f"The verdicts of profile {name} are left out: {error}.")
+            entries = pydantic.TypeAdapter(list[Entry]).validate_json(path.read_bytes())
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            wrong = ", ".join([*map(str, first["loc"]), first["msg"]])
+            notes.append(f"The verdicts of profile {name} are left out: {path.name}: {wrong}.")
             continue
+        known = [entry for entry in entries if entry.identifier in rules]
         alike = [entry for entry in known if entry.rule == rules[entry.identifier]]
         if changed := len(known) - len(alike):
             notes.append(f"{changed} {'verdict' if changed == 1 else 'verdicts'} of profile {name} "

@@ -5,30 +5,28 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jinja2
 from nbconvert.filters import strip_ansi
 
+from data_prep.build import existing
 from lib import paths
 from lib.errors import one_of
 from lib.files import write_atomically
-from lib.text import duration
+from suite import claims
 from suite.experiments.base import COLUMNS
 from suite.report import ledger, pages, pictures, summary
 from suite.report.facts import Facts
+from suite.report.html import Section
 from suite.report.ledger import Row
-from suite.report.pages import Section
-from suite.report.status import NotebookStatus
+from suite.settings import profiles
 
 if TYPE_CHECKING:
-    from suite.claims import Judgement
+    from suite.report import NotebookStatus
 
 TITLE = "Sparse attention: three proposals, one report"
-WORDS = {"waiting": "not run yet", "running": "running", "done": "done", "fresh": "done", "failed": "failed"}
 DONE = ("done", "fresh")
 
 
@@ -62,13 +60,14 @@ class Entry:
         return f"{lines[0]} {lines[-1]}" if introduced else lines[-1]
 
 
-def write(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") -> Path:
+def write(profile: str, status: Mapping[str, NotebookStatus], folder: str = "") -> Path:
     """The page and what stands beside it: see `build` in `suite.report`."""
     for name, notebook in status.items():
-        one_of(notebook.state, WORDS, f"state of notebook {name}")
+        one_of(notebook.state, pages.WORDS, f"state of notebook {name}")
     finished = [name for name, notebook in status.items() if notebook.state in DONE]
-    facts = Facts.read(profile, corpus, finished)
-    judgements = ledger.judged(profile, corpus, finished)
+    facts, loaded = Facts.read(profile, folder, finished), profiles.load(profile, folder)
+    corpus = existing(loaded.corpus)                         # nothing is judged where there is no text to have run on
+    judgements = claims.judge(loaded, corpus, finished) if corpus is not None else []
     content = page(facts, status, judgements)
     write_atomically(paths.results(profile) / "README.md", results_readme(facts).encode())
     ledger.write(profile, judgements)
@@ -77,39 +76,39 @@ def write(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") 
     return path
 
 
-def page(facts: Facts, status: Mapping[str, NotebookStatus], judgements: Sequence[Judgement]) -> str:
+def page(facts: Facts, status: Mapping[str, NotebookStatus], judgements: Sequence[claims.Judgement]) -> str:
     """The page's HTML."""
     others, notes = ledger.verdicts_of_others(facts.profile, judgements)
-    rows = [Row(judgement, tuple((name, verdicts[judgement.claim.id]) for name, verdicts in others.items()
-                                 if judgement.claim.id in verdicts)) for judgement in judgements]
+    rows = [Row(own, [(name, verdicts[own.claim.id]) for name, verdicts in others.items() if own.claim.id in verdicts])
+            for own in judgements]
     audit = pages.document(pages.AUDIT, list(status))
     entries = _entries(facts, status, rows, audit)
     series, ranking = summary.series_of(facts.table), pictures.ranking(facts.table)
     groups = summary.groups(series)
-    return _environment().get_template("page.html.j2").render(
+    return pages.environment().get_template("page.html.j2").render(
         title=TITLE, facts=facts, when=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        css=(pages.TEMPLATES / "page.css").read_text("utf-8") + (pages.TEMPLATES / "claims.css").read_text("utf-8"),
+        css="".join((pages.TEMPLATES / f"{name}.css").read_text("utf-8") for name in ("page", "claims")),
         notebooks=entries, audit=audit, finished=sum(entry.state in DONE for entry in entries),
         failed=sum(entry.state == "failed" for entry in entries),
         rows=rows, counts=ledger.counts(rows), documents=ledger.documents(rows), ledger_notes=notes,
-                                                              other_profiles=list(others),
+        other_profiles=list(others), sections=set(status),
         headings={heading.anchor: heading.text for entry in entries for heading in entry.section.headings},
-        sections=set(status), ranking=ranking, picture=pictures.ranked(ranking) if ranking else None,
-        series=series, groups=groups, chart=pictures.chart(groups) if groups else None, domains=summary.domains(series),
-        other_runs=summary.without_perplexity(facts.table))
+        ranking=ranking, picture=pictures.ranked(ranking) if ranking else None, series=series, groups=groups,
+        chart=pictures.chart(groups) if groups else None, other_runs=summary.without_perplexity(facts.table),
+        domains=list(dict.fromkeys(domain for own in series for domain in own.perplexity)))
 
 
 def _entries(facts: Facts, status: Mapping[str, NotebookStatus], rows: Sequence[Row],
              audit: Section | None) -> list[Entry]:
     """Every notebook, with what it concluded replaced by the ledger's rows."""
     anchors = {*status, *([audit.name, *audit.anchors] if audit else [])}
-    box = _environment().get_template("macros.html.j2").module.claim_box
-    claims = {row.judgement.claim.id: str(box(row)) for row in rows}
+    box = pages.environment().get_template("macros.html.j2").module.claim_box
+    boxes = {row.judgement.claim.id: str(box(row)) for row in rows}
     entries = []
     for name, notebook in status.items():
         path = paths.executed(facts.profile) / f"{name}.ipynb"
         shown = notebook.state in DONE or (notebook.state == "failed" and error_in(path) == notebook.error)
-        section = pages.render(path, name, facts.fingerprints, anchors, claims) if shown else pages.unfinished(name)
+        section = pages.render(path, name, facts.fingerprints, anchors, boxes) if shown else pages.unfinished(name)
         judged = [row for row in rows if row.judgement.claim.notebook == name]
         entries.append(Entry(name, notebook, section, facts.series_of(name), judged))
     return entries
@@ -121,20 +120,6 @@ def error_in(executed: Path) -> str | None:
     return pages.read(executed).metadata.get("suite", {}).get("error") if executed.exists() else None
 
 
-@lru_cache(maxsize=1)
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(pages.TEMPLATES), autoescape=True,
-                                     undefined=jinja2.StrictUndefined)
-    environment.filters.update(duration=duration, moment=moment, figure=lambda value, digits: f"{value:,.{digits}f}")
-    environment.globals.update(words=WORDS, verdicts=ledger.VERDICTS)
-    return environment
-
-
-def moment(when: str) -> str:
-    """A time in ISO format as one reads it, with its distance to UTC."""
-    return datetime.datetime.fromisoformat(when).strftime("%Y-%m-%d %H:%M UTC%z").removesuffix("+0000")
-
-
 def results_readme(facts: Facts) -> str:
     """The columns of every table in outputs/<profile>/results, from `COLUMNS`."""
     rows = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in COLUMNS.items())
@@ -143,4 +128,4 @@ def results_readme(facts: Facts) -> str:
             "same columns, so they can be put below one another. `run` is text:\n"
             "`pandas.read_csv(path, dtype={'run': str})`.\n"
             "`variants/` holds tables of notebooks that were executed with other parameters than the profile's.\n"
-            f"They are made again by `{Facts.command(facts, 'report')}`.\n\n| column | meaning |\n|---|---|\n{rows}\n")
+            f"They are made again by `{facts.command('report')}`.\n\n| column | meaning |\n|---|---|\n{rows}\n")

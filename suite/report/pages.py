@@ -1,13 +1,13 @@
-"""An executed notebook, or a document of the repository, as a section of the page."""
+"""An executed notebook, or a document of the repository, as a section of the page; the environment of all templates."""
 
 from __future__ import annotations
 
 import ast
 import base64
+import datetime
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import jinja2
@@ -17,11 +17,14 @@ from nbconvert.filters import ansi2html, strip_ansi
 
 from lib import paths
 from lib.errors import SuiteError
+from lib.text import duration
 from suite.report import html
-from suite.report.html import Heading
+from suite.report.html import Section
+from suite.report.ledger import VERDICTS
 
 TEMPLATES = Path(__file__).parent / "templates"
 AUDIT = paths.ROOT / "docs" / "audit.md"
+WORDS = {"waiting": "not run yet", "running": "running", "done": "done", "fresh": "done", "failed": "failed"}
 PRIORITY = ("text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain")
 # their text says only that they are there
 LIVE = ("application/vnd.jupyter.widget-view+json", "application/javascript")
@@ -30,21 +33,24 @@ _PROGRESS = re.compile(r"\d+%\|.*\||\d+/\d+ \[\d+:\d+")                    # a b
 _TITLE = re.compile(r"\A\s*#[ \t]+(?P<title>[^\n]+?)[ \t#]*(?:\n|\Z)")
 
 
-@dataclass(frozen=True)
-class Section:
-    """A notebook or document on the page. html, question: safe HTML, empty before it is there; anchors: see
-    `html.Tidied`."""
-    name: str
-    title: str
-    html: str = ""
-    question: str = ""
-    headings: tuple[Heading, ...] = ()
-    anchors: frozenset[str] = frozenset()
+@cache
+def environment() -> jinja2.Environment:
+    """What the templates share: filters, names of states and of verdicts."""
+    made = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True,
+                              undefined=jinja2.StrictUndefined)
+    made.globals.update(words=WORDS, verdicts=VERDICTS)
+    made.filters.update(
+        duration=duration, moment=moment, figure=lambda value, digits: f"{value:,.{digits}f}",
+        markdown=lambda text: Markup(html.markdown(text)), formulas=lambda text: Markup(html.formulas(text)),
+        prose=lambda cell: Markup(_embedded(html.markdown(cell.source), cell.get("attachments", {}))),
+        base64=lambda text: base64.b64encode(text.encode()).decode(), ansi=lambda text: Markup(ansi2html(text)),
+        highlight=lambda source: Markup(html.highlighted(source)))
+    return made
 
-    @property
-    def parts(self) -> list[Heading]:
-        """The headings that divide it."""
-        return [heading for heading in self.headings if heading.level == 3]
+
+def moment(when: str) -> str:
+    """A time in ISO format as one reads it, with its distance to UTC."""
+    return datetime.datetime.fromisoformat(when).strftime("%Y-%m-%d %H:%M UTC%z").removesuffix("+0000")
 
 
 def render(path: Path, name: str, runs: Collection[str] = (), anchors: Collection[str] = (),
@@ -55,8 +61,8 @@ def render(path: Path, name: str, runs: Collection[str] = (), anchors: Collectio
     """
     notebook = read(path)
     title = _prepare(notebook) or name
-    tidied = html.tidy(_template().render(cells=notebook.cells), name, runs, anchors, claims)
-    return Section(name, title, tidied.html, tidied.question, tidied.headings, tidied.anchors)
+    fragment = environment().get_template("notebook.html.j2").render(cells=notebook.cells)
+    return html.tidy(fragment, name, title, runs, anchors, claims)
 
 
 def unfinished(name: str) -> Section:
@@ -71,9 +77,8 @@ def document(path: Path, notebooks: Collection[str]) -> Section | None:
         return None
     text = path.read_text(encoding="utf-8")
     title = _TITLE.match(text)
-    tidied = html.tidy(html.markdown(text[title.end():] if title else text), path.stem, anchors=notebooks)
-    return Section(path.stem, plain(title["title"]) if title else path.stem, tidied.html, "", tidied.headings,
-                   tidied.anchors)
+    fragment = html.markdown(text[title.end():] if title else text)
+    return html.tidy(fragment, path.stem, plain(title["title"]) if title else path.stem, anchors=notebooks)
 
 
 def title_of(notebook: nbformat.NotebookNode) -> str:
@@ -95,17 +100,6 @@ def read(path: Path) -> nbformat.NotebookNode:
         raise SuiteError(f"{path} is missing, though the notebook is done; run the report again") from None
     except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError, AttributeError) as error:
         raise SuiteError(f"{path} is not a notebook: {error}; delete it and run the report again") from error
-
-
-@lru_cache(maxsize=1)
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
-    environment.filters.update(
-        markdown=lambda text: Markup(html.markdown(text)), formulas=lambda text: Markup(html.formulas(text)),
-        prose=lambda cell: Markup(_embedded(html.markdown(cell.source), cell.get("attachments", {}))),
-        base64=lambda text: base64.b64encode(text.encode()).decode(), ansi=lambda text: Markup(ansi2html(text)),
-        highlight=lambda source: Markup(html.highlighted(source)))
-    return environment.get_template("notebook.html.j2")
 
 
 def _embedded(fragment: str, attachments: Mapping[str, Mapping[str, str]]) -> str:

@@ -14,10 +14,8 @@ from suite.experiments.base import COLUMNS
 from suite.study.stats import mean_over_runs, sample_std
 
 _NUMBERS = ["seed", "train_length", "train_tokens", "parameters", "pairs", "keys_per_query", "length", "position",
-            "layer",
-            "step", "value", "run_seconds", "run_tokens_per_s", "run_peak_memory_mib"]
-# empty in a measure of whole windows after training
-_PART = ["position", "layer", "step"]
+            "layer", "step", "value", "run_seconds", "run_tokens_per_s", "run_peak_memory_mib"]
+_PART = ["position", "layer", "step"]                   # empty in a measure of whole windows after training
 _LABELS = ["series", "role", "pattern", "family", "base", "schedule", "window", "setting"]
 _SHOWN = ["experiment", "run", "series", "window", "setting"]        # a row of each is enough to list it
 ROWS = 100_000          # of a table that are read at a time
@@ -40,7 +38,6 @@ class Series:
     runs: tuple[tuple[int, str], ...]     # (seed, fingerprint), by seed
     losses: tuple[float, ...]             # mean over domains of each run, nats a token
     perplexity: dict[str, float]          # by domain, mean over seeds (of the loss)
-    notebooks: tuple[str, ...]
 
     @property
     def mean(self) -> float:
@@ -131,13 +128,12 @@ def series_of(table: pd.DataFrame) -> list[Series]:
     first = rows.drop_duplicates("run").set_index("run")[_LABELS]
     texts = rows.groupby("run")["split"].agg(lambda domains: " ".join(sorted(domains))).rename("text")
     rows = rows.drop(columns=_LABELS).join(first, on="run").join(texts, on="run")
-    notebooks = table.groupby("run")["experiment"].unique()
     alike = [*_LABELS, "train_length", "train_tokens", "parameters", "pairs", "text"]
-    series = [_series(group, notebooks) for _, group in rows.groupby(alike, sort=False)]
+    series = [_series(group) for _, group in rows.groupby(alike, sort=False)]
     return sorted(series, key=lambda s: (s.train_length, s.train_tokens, s.mean, s.name))
 
 
-def _series(group: pd.DataFrame, notebooks: pd.Series) -> Series:
+def _series(group: pd.DataFrame) -> Series:
     first, loss = group.iloc[0], np.log(group.set_index(["run", "split"])["value"])
     runs = group.drop_duplicates("run").sort_values("seed", kind="stable")
     return Series(
@@ -148,8 +144,7 @@ def _series(group: pd.DataFrame, notebooks: pd.Series) -> Series:
         tokens_per_s=float(runs["run_tokens_per_s"].mean()),
         runs=tuple((int(seed), str(run)) for seed, run in zip(runs["seed"], runs["run"], strict=True)),
         losses=tuple(loss.groupby(level="run").mean().reindex(runs["run"])),
-        perplexity={str(domain): float(np.exp(own)) for domain, own in loss.groupby(level="split").mean().items()},
-        notebooks=tuple(sorted({name for run in runs["run"] for name in notebooks[run]})))
+        perplexity={str(domain): float(np.exp(own)) for domain, own in loss.groupby(level="split").mean().items()})
 
 
 def settings(row: pd.Series) -> str:
@@ -158,11 +153,6 @@ def settings(row: pd.Series) -> str:
     if window.replace(".", "", 1).isdigit():
         window = f"{float(window):g}"
     return " ".join(filter(None, (f"W={window}" if window else "", str(row["setting"]))))
-
-
-def domains(series: Sequence[Series]) -> list[str]:
-    """Held-out domains in the order in which they first appear."""
-    return list(dict.fromkeys(domain for s in series for domain in s.perplexity))
 
 
 def without_perplexity(table: pd.DataFrame) -> int:

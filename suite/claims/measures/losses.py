@@ -2,119 +2,162 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
-from suite.claims.evidence import Measured
-from suite.claims.measures import measure
+from suite.claims.measures import Part, measure
 from suite.study import comparisons
 from suite.study.comparisons import LOCAL, recommended
-from suite.study.frames import NotTested, Study, minus
-from suite.study.stats import mean_interval
+from suite.study.frames import Model, NotTested, Study, minus
+from suite.study.stats import Interval, mean_interval
 
 NATS = "nats a token"
+Pairs = Iterable[tuple[Model, Model]]
+
+
+def compared(study: Study, pairs: Pairs, what: str, number: Callable[..., Interval | float],
+             *more: Any) -> Iterator[Part]:
+    """`number` of each pair of models; `what` has places for the names of `a` and `b`."""
+    for a, b in pairs:
+        yield Part(what.format(a=a, b=b), number(study, a, b, *more), (a, b))
+
+
+def asked(**labels: Any) -> dict[str, Any]:
+    """The labels that a measure's arguments ask for."""
+    return {name: value for name, value in labels.items() if value is not None}
 
 
 @measure(NATS, every=True)
-def loss_difference(study: Study, *, series: tuple[str, ...], others: tuple[str, ...], window: int = 0,
-                    theta_lr: float = 1.0, factor: int = 1, variant: str = "", other_variant: str = "") -> Measured:
+def loss_difference(study: Study, *, series: tuple[str, ...], others: tuple[str, ...], window: int | None = None,
+                    theta_lr: float | None = None, factor: int = 1, variant: str = "",
+                    other_variant: str = "") -> Iterator[Part]:
     """Loss of each of `series` minus that of each of `others`, at `factor` times the training length. window, theta_lr:
     of the models at this W or rate of theta alone."""
-    rows = []
-    for model, other in study.pairs(series, others, **asked(window, theta_lr)):
-        names = [f"{m.name}, {v}" if v else m.name for m, v in ((model, variant), (other, other_variant))]
-        value = study.difference(model, other, length=factor * model.length, variant=variant,
-                                 other_variant=other_variant)
-        rows.append((versus(*names, factor), value, (model, other)))
-    return Measured.of(rows)
+    where = f" at {factor} times the training length" if factor > 1 else ""
+    for model, other in study.pairs(series, others, **asked(window=window, theta_lr=theta_lr)):
+        a, b = (f"{own.name}, {how}" if how else own.name for own, how in ((model, variant), (other, other_variant)))
+        yield Part(f"Loss of {a} minus {b}{where}", study.difference(
+            model, other, length=factor * model.length, variant=variant, other_variant=other_variant), (model, other))
 
 
 @measure(NATS)
-def against_local(study: Study, *, series: str, factor: int = 1) -> Measured:
+def against_local(study: Study, *, series: str, factor: int = 1) -> Iterator[Part]:
     """Loss of `series` minus that of the local window of equal pairs, at `factor` times the training length."""
     return loss_difference(study, series=(series,), others=(LOCAL,), factor=factor)
 
 
 @measure(NATS, every=True)
-def loss_growth(study: Study, *, series: tuple[str, ...], factor: int, variant: str = "") -> Measured:
+def loss_growth(study: Study, *, series: tuple[str, ...], factor: int, variant: str = "") -> Iterator[Part]:
     """Loss at `factor` times the training length minus that at the training length, of the same tokens."""
     where = f"{f', {variant},' if variant else ''} at {factor} times the training length minus at that length"
-    return Measured.of([(f"Loss of {model.name}{where}", study.growth(model, factor * model.length, variant), (model,))
-                        for name in series for model in study.find(name)])
+    for model in chain.from_iterable(map(study.find, series)):
+        yield Part(f"Loss of {model.name}{where}", study.growth(model, factor * model.length, variant), (model,))
 
 
 @measure(NATS, every=True)
-def growth_difference(study: Study, *, series: tuple[str, ...], others: tuple[str, ...], factor: int) -> Measured:
+def growth_difference(study: Study, *, series: tuple[str, ...], others: tuple[str, ...], factor: int) -> Iterator[Part]:
     """How much more the loss of `series` grows with the length than that of `others`."""
-    rows = []
-    for model, other in study.pairs(series, others):
-        seeds = study.shared_seeds(model, other)
-        growths = [study.growths(m, factor * m.length, seeds=seeds) for m in (model, other)]
-        what = f"Growth of the loss to {factor} times the training length, {model.name} minus {other.name}"
-        rows.append((what, mean_interval(minus(*growths)), (model, other)))
-    return Measured.of(rows)
+    def difference(study: Study, *pair: Model) -> Interval:
+        seeds = study.shared_seeds(*pair)
+        return mean_interval(minus(*(study.growths(model, factor * model.length, seeds=seeds) for model in pair)))
+    what = f"Growth of the loss to {factor} times the training length, {{a.name}} minus {{b.name}}"
+    return compared(study, study.pairs(series, others), what, difference)
 
 
 @measure(NATS, every=True)
-def gain_by_position(study: Study, *, series: str, other: str, early: int, late: int) -> Measured:
+def gain_by_position(study: Study, *, series: str, other: str, early: int, late: int) -> Iterator[Part]:
     """How much more `series` gains over `other` from position `late` on than before position `early`."""
-    return Measured.of([(f"Gain of {a.name} over {b.name} from position {late} on minus before position {early}",
-                         comparisons.late_gain(study, a, b, early, late), (a, b))
-                        for a, b in study.pairs((series,), (other,))])
+    what = f"Gain of {{a.name}} over {{b.name}} from position {late} on minus before position {early}"
+    return compared(study, study.pairs((series,), (other,)), what, comparisons.late_gain, early, late)
 
 
 @measure(NATS, every=True)
-def context_gain(study: Study, *, series: tuple[str, ...], other: str, factor: int) -> Measured:
+def context_gain(study: Study, *, series: tuple[str, ...], other: str, factor: int) -> Iterator[Part]:
     """What tokens beyond the training length gain over those before, of `series` minus the same of a control to which
     context beyond the training length is invisible, so that what the text itself does at those positions cancels."""
-    return Measured.of([(f"Change of the loss beyond the training length, {a.name} minus {b.name}",
-                         comparisons.context_gain(study, a, b, factor * a.length), (a, b))
-                        for a, b in study.pairs(series, (other,))])
+    for a, b in study.pairs(series, (other,)):
+        yield Part(f"Change of the loss beyond the training length, {a.name} minus {b.name}",
+                   comparisons.context_gain(study, a, b, factor * a.length), (a, b))
 
 
 @measure(NATS)
-def largest_window(study: Study, *, series: str) -> Measured:
+def largest_window(study: Study, *, series: str) -> Iterator[Part]:
     """Loss at the largest W that is trained minus that at the smallest."""
-    models = sorted(study.find(series), key=lambda m: m.labels.window)
-    first, last = models[0], models[-1]
-    if first == last:
+    models = sorted(study.find(series), key=lambda model: model.labels.window)
+    if len(models) == 1:
         raise NotTested(f"profile {study.profile.name} trains {series} at one W only")
-    return Measured.of([(versus(last.name, first.name), study.difference(last, first), (last, first))])
+    return compared(study, [(models[-1], models[0])], "Loss of {a.name} minus {b.name}", Study.difference)
 
 
 @measure(NATS, every=True)
-def sigma_difference(study: Study) -> Measured:
+def sigma_difference(study: Study) -> Iterator[Part]:
     """Loss at the power-law document's range of sigma (or the sigma nearest to it) minus that at every other sigma."""
     best = recommended(study)
     pairs = [(model, other) for model in best for other in study.find("Power law", budget=model.labels.budget)
              if other not in best]
     if not pairs:
         raise NotTested(f"profile {study.profile.name} trains one sigma only")
-    return Measured.of([(versus(a.name, b.name), study.difference(a, b), (a, b)) for a, b in pairs])
+    return compared(study, pairs, "Loss of {a.name} minus {b.name}", Study.difference)
+
+
+def beside_recommended(study: Study, other: str) -> Pairs:
+    """The power laws at the document's range of sigma, each beside its partner."""
+    return [(model, study.partner(model, other)) for model in recommended(study)]
 
 
 @measure(NATS, every=True)
-def recommended_sigma_against(study: Study, *, other: str, at_equal_compute: bool = False) -> Measured:
+def recommended_sigma_against(study: Study, *, other: str, at_equal_compute: bool = False) -> Iterator[Part]:
     """Loss at the document's range of sigma minus that of `other`, at each budget. at_equal_compute: of `other` stopped
     where it has computed as much, as its own curve of training tells."""
-    difference, words = ((comparisons.at_equal_compute, " at equal training compute") if at_equal_compute else
-                         (Study.difference, ""))
-    pairs = [(model, study.partner(model, other)) for model in recommended(study)]
-    return Measured.of([(versus(a.name, b.name) + words, difference(study, a, b), (a, b)) for a, b in pairs])
+    what = "Loss of {a.name} minus {b.name}" + " at equal training compute" * at_equal_compute
+    difference = comparisons.at_equal_compute if at_equal_compute else Study.difference
+    return compared(study, beside_recommended(study, other), what, difference)
 
 
 @measure("nats, a mean over training", every=True, by_run=True)
-def descent(study: Study, *, series: str, others: tuple[str, ...]) -> Measured:
+def descent(study: Study, *, series: str, others: tuple[str, ...]) -> Iterator[Part]:
     """Training loss averaged over the steps, of `series` minus that of each of `others`; they have equal pairs, so that
     a step costs the same. Over seeds; of too few it has no interval."""
-    return Measured.of([(f"Training loss of {a.name} minus {b.name}", comparisons.descent(study, a, b), (a, b))
-                        for a, b in study.pairs((series,), others)])
+    pairs = study.pairs((series,), others)
+    return compared(study, pairs, "Training loss of {a.name} minus {b.name}", comparisons.descent)
 
 
-def asked(window: int = 0, theta_lr: float = 1.0) -> dict[str, Any]:
-    """The labels that a measure's arguments ask for; 0 and 1 ask for none."""
-    return {**({"window": window} if window else {}), **({"theta_lr": theta_lr} if theta_lr != 1 else {})}
+# Where long rungs pay against a local window of as many keys
+
+@measure(NATS + " a doubling")
+def token_trend(study: Study, *, series: str) -> Iterator[Part]:
+    """What each doubling of the training tokens adds to the loss of `series` minus that of the local window of equal
+    pairs: the slope of a line through runs of several lengths, each with a schedule of its own."""
+    pairs = comparisons.beside_local(study, series, study.profile.train.length)
+    trend = comparisons.token_trend(study, series, study.profile.train.length)
+    if trend is None:
+        raise NotTested(f"profile {study.profile.name} trains too few runs of {series} for a trend")
+    slope = replace(trend.slope, seeds=min(len(study.shared_seeds(*pair)) for pair in pairs))
+    yield Part(f"Change of the loss of {series} minus local window a doubling of the tokens", slope, sum(pairs, ()))
 
 
-def versus(name: str, other: str, factor: int = 1) -> str:
-    where = f" at {factor} times the training length" if factor > 1 else ""
-    return f"Loss of {name} minus {other}{where}"
+@measure(NATS)
+def length_change(study: Study, *, series: str) -> Iterator[Part]:
+    """Loss of `series` minus that of the local window, when both are trained at the longest length minus when at the
+    shortest; the same held-out tokens, so many training tokens."""
+    share = study.parameters.length_fraction
+    change, short, long = comparisons.length_change(study, series, share)
+    yield Part(f"Loss of {series} minus local window, trained at {long} tokens of context minus at {short}", change,
+               sum(comparisons.at_share(study, series, share).values(), ()))
+
+
+@measure(NATS)
+def far_evidence(study: Study, *, series: str, beyond: str) -> Iterator[Part]:
+    """Loss of `series` minus that of the local window on tokens whose context stood before, further back than one layer
+    of the window (`beyond: window`) or its whole stack (`beyond: stack`) reaches; whole bins of the recurrence
+    evaluation."""
+    T = study.profile.train.length
+    pair = comparisons.with_recurrence(study, series, T)
+    reach, edges = comparisons.reaches(pair[1])[beyond], comparisons.recurrence_edges(study, pair[0])
+    bins = [at for at, first in enumerate(edges) if first > reach]
+    if not bins:
+        raise NotTested(f"the local window's {beyond} reaches {reach} of {T} tokens: no bin lies beyond")
+    what = f"Loss of {series} minus local window on tokens whose context stood {edges[bins[0]]} or more tokens before"
+    yield Part(what, comparisons.recurrence_difference(study, pair, bins), pair)
