@@ -84,6 +84,7 @@ def test_when_a_published_number_stands_in_the_ledger_then_its_table_gives_it_to
     (lambda e: e["measure"].update(series="Dense"), "series = 'Dense'"),
     (lambda e: e["published"].pop("source"), "published: the key source is missing"),
     (lambda e: e["published"].update(value="-0.04"), "published: value = '-0.04'"),
+    (lambda e: e["published"].update(values=1), "published: unknown key 'values'; did you mean 'value'"),
     (lambda e: e.pop("id"), "the key id is missing"), (lambda e: e.update(ENTRIES[0]), "two claims have the id")])
 def test_when_an_entry_is_wrong_then_the_error_names_the_file_the_claim_and_the_key(change, words, tmp_path):
     entry = {**copy.deepcopy(ENTRIES[0]), "id": "fib-x"}

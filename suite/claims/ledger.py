@@ -7,25 +7,24 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from lib.errors import SuiteError, one_of
 from lib.registry import tuples
 from suite.claims.measures import Measure, Part, known
 from suite.claims.region import Region
-from suite.settings.parameters import STRICT, checked, notebook_names
+from suite.settings.parameters import Strict, checked, notebook_names
 from suite.settings.profiles import StrictLoader
 from suite.study.frames import Study
 
 LEDGER = Path(__file__).with_name("ledger.yaml")
 DOCUMENTS = ("fibonacci", "powerlaw", "christoffel", "audit", "suite")
-CLOSED = ConfigDict(**STRICT, arbitrary_types_allowed=True)
 Words = Annotated[str, Field(min_length=1)]
 
 
-class Call(BaseModel):
+class Call(Strict):
     """A measure with its arguments."""
-    model_config = CLOSED
+    model_config = ConfigDict(arbitrary_types_allowed=True)
     kind: Measure
     arguments: dict[str, Any] = {}
 
@@ -48,18 +47,21 @@ class Call(BaseModel):
 Called = Annotated[Call, BeforeValidator(Call.read)]
 
 
-class Published(BaseModel):
+class Published(Strict):
     """What the paper published: the value, where it stands, and how it is computed from the published table."""
-    model_config = CLOSED
     value: float
     unit: str
     source: Words
     recompute: Called
 
+    @classmethod
+    def read(cls, value: Any) -> Any:
+        """From the ledger; what is no mapping is left to pydantic."""
+        return checked(cls, value, "published", "key") if isinstance(value, dict) else value
 
-class Claim(BaseModel):
+
+class Claim(Strict):
     """One entry of the ledger. notebook, section: where the evidence stands, and its heading there."""
-    model_config = CLOSED
     id: Words
     document: Annotated[str, AfterValidator(lambda name: one_of(name, DOCUMENTS, "document"))]
     statement: Words            # what is claimed, in the suite's words
@@ -68,7 +70,7 @@ class Claim(BaseModel):
     notebook: Annotated[str, AfterValidator(lambda name: one_of(name, notebook_names(), "notebook"))]
     section: Words
     measure: Called
-    published: Published | None = None
+    published: Annotated[Published | None, BeforeValidator(Published.read)] = None
 
     @property
     def unit(self) -> str:

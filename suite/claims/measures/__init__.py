@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, get_type_hints
 
-from pydantic import BaseModel, create_model
+from pydantic import create_model
 
-from suite.settings.parameters import STRICT
+from suite.settings.parameters import Strict
 from suite.study.frames import Model, Study
 from suite.study.stats import Interval
 
@@ -51,12 +51,12 @@ class Measure:
     by_run: bool = False
 
     @functools.cached_property
-    def arguments(self) -> type[BaseModel]:
+    def arguments(self) -> type[Strict]:
         """Its keyword arguments, as a model that checks them."""
         hints, signature = get_type_hints(self.function), inspect.signature(self.function)
         fields = {name: (hints[name], ... if own.default is own.empty else own.default)
                   for name, own in signature.parameters.items() if own.kind is own.KEYWORD_ONLY}
-        return create_model(self.function.__name__, __config__=STRICT, **fields)
+        return create_model(self.function.__name__, __base__=Strict, **fields)
 
 
 def measure(unit: str, **kind: bool) -> Callable[[Callable], Callable]:
