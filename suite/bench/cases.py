@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from lib import patterns
-from lib.attention import BACKENDS, choose, sparse_attention
+from lib.attention import BACKENDS, sparse_attention
 from lib.attention.call import CACHE, Call, checked
 from lib.errors import SuiteError
 from lib.patterns import Pattern
@@ -38,9 +39,7 @@ class Setting:
     @classmethod
     def here(cls) -> Setting:
         """float32 on a CPU; on a GPU, which is made for it, bfloat16."""
-        if torch.cuda.is_available():
-            return cls(dtype=torch.bfloat16, device=torch.device("cuda"))
-        return cls()
+        return cls(dtype=torch.bfloat16, device=torch.device("cuda")) if torch.cuda.is_available() else cls()
 
     @property
     def fixed(self) -> Pattern:
@@ -75,11 +74,10 @@ class Tensors:
 
     @classmethod
     def random(cls, setting: Setting, T: int, grad: bool) -> Tensors:
-        draws, tensors = torch.Generator().manual_seed(0), []
-        for heads in (setting.heads, setting.kv_heads, setting.kv_heads, setting.heads):
-            x = torch.randn(setting.batch, heads, T, setting.head_dim, generator=draws)
-            tensors.append(x.to(setting.device, setting.dtype))
-        return cls(*(x.requires_grad_(grad) for x in tensors[:3]), tensors[3])
+        draws, heads = torch.Generator().manual_seed(0), (setting.heads, setting.kv_heads, setting.kv_heads)
+        *inputs, d_out = (torch.randn(setting.batch, H, T, setting.head_dim, generator=draws).to(
+            setting.device, setting.dtype) for H in (*heads, setting.heads))
+        return cls(*(x.requires_grad_(grad) for x in inputs), d_out)
 
 
 @dataclass(frozen=True)
@@ -119,11 +117,9 @@ def flex(setting: Setting, T: int) -> Callable[[Tensors], torch.Tensor]:
 
 def learned_of(pattern: Pattern, setting: Setting, grad: bool) -> dict[str, torch.Tensor]:
     """What `sparse_attention` needs beside the pattern: alpha, or the spans of the heads."""
-    if pattern.learned == "alpha":
-        return {"alpha": torch.tensor(ALPHA, device=setting.device, requires_grad=grad)}
-    if pattern.learned == "span":
-        return {"span": torch.full((setting.heads,), SPAN, device=setting.device, requires_grad=grad)}
-    return {}
+    starts = {"alpha": torch.tensor(ALPHA), "span": torch.full((setting.heads,), SPAN)}
+    return {name: start.to(setting.device).requires_grad_(grad) for name, start in starts.items()
+            if name == pattern.learned}
 
 
 def by_backend(name: str, pattern: Pattern, setting: Setting, layer: int, grad: bool) -> Attention:
@@ -177,16 +173,6 @@ def backends(setting: Setting) -> dict[str, str]:
             for name, backend in BACKENDS.items()}
 
 
-def learns(name: str, setting: Setting) -> bool:
-    """Whether a backend does learned distances."""
-    return BACKENDS[name].supports(checked_call(setting.learned, setting))
-
-
-def chosen(pattern: Pattern, setting: Setting, T: int, layer: int) -> str:
-    """What `auto` means for a pattern in this setting."""
-    return choose(checked_call(pattern, setting, T, layer))
-
-
 def needed(name: str, setting: Setting, T: int, pass_: str) -> int:
     """Bytes that a call needs beyond its inputs, estimated: only what grows as T x T or T x C counts.
 
@@ -209,9 +195,7 @@ def forget() -> None:
 def every_pattern(setting: Setting, layers: int = 8) -> dict[str, Pattern]:
     """The patterns that have defaults, by name; without dense, and `blurred`, which attends as `learned` does."""
     built = {}
-    for name in patterns.names():
-        try:
+    for name in (name for name in patterns.names() if name not in ("dense", "blurred")):
+        with suppress(SuiteError):
             built[name] = patterns.build(name, layers=layers, heads=setting.heads)
-        except SuiteError:
-            continue
-    return {name: pattern for name, pattern in built.items() if name not in ("dense", "blurred")}
+    return built

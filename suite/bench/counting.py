@@ -59,7 +59,7 @@ class Peak:
     @classmethod
     def measured(cls, device: torch.device, dtype: torch.dtype, wait: Callable[[], None]) -> Peak:
         """Of a large matrix product in `dtype`, and of a copy (counted as read and written), with all threads."""
-        n, size, timed = SQUARE[device.type], COPIED[device.type], by_clock(wait=wait)
+        n, size, timed = SQUARE[device.type], COPIED[device.type], by_clock(wait)
         a, b = (torch.ones(n, n, dtype=dtype, device=device) for _ in range(2))
         source, target = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
         product, copy = (min(timed(call, 1) for _ in range(TRIALS + 1))

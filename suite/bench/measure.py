@@ -12,19 +12,20 @@ from typing import Any
 import torch
 
 from lib import paths
+from lib.attention import BACKENDS, choose
 from suite.bench import cases, counting, memory, steps
 from suite.bench.cases import LEARNED, OTHERS, Setting
 from suite.bench.counting import PASSES
 from suite.bench.rows import Row
 from suite.bench.steps import BASELINE, StepSetting
-from suite.bench.timing import Samples, Spread, by_clock, interleaved, ratio
+from suite.bench.timing import Samples, Spread, Timed, by_clock, interleaved, ratio
 from suite.settings.fingerprints import code_fingerprint, package_modules
 from suite.settings.machine import cores, machine
 
 SLOW = 15.0                        # seconds: a call that would take longer, by a shorter length's time, is left out
 SQUARE = ("dense", "masked", "reference")          # whose time grows as T x T
 BOTH = "forward+backward"
-GROWTH = ("learned_over_fixed", "length_growth")   # ratios of which less is better
+GROWTH = ("learned_over_fixed", "length_growth", "plan", "flops", "bytes")     # ratios of which less is better
 WATCHED = 1.0                      # seconds in which the use of the cores is watched
 
 
@@ -39,12 +40,7 @@ class Scope:
     pattern_length: int = 1024
     step: StepSetting | None = None
     flex: bool = False              # FlexAttention too, for which a compiler needs seconds at every length
-
-    @property
-    def growth(self) -> tuple[int, int] | None:
-        """The longest length and a quarter of it, if both are measured."""
-        longest = max(self.lengths)
-        return (longest // 4, longest) if longest // 4 in self.lengths else None
+    names: tuple[str, ...] = ()     # the attentions that are timed; empty: all that this machine has
 
 
 def measure(setting: Setting, scope: Scope, say: Callable[[str], None] = lambda line: None) -> list[Row]:
@@ -64,14 +60,12 @@ def quiet(say: Callable[[str], None] = lambda line: None) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     known = {int(path.stem) for path in folder.glob("*.lock") if path.stem.isdigit()}
     with ExitStack() as held:
-        for number in sorted(known | set(range(cores()))):
-            lock = FileLock(folder / f"{number}.lock")
+        for lock in (FileLock(folder / f"{number}.lock") for number in sorted(known | set(range(cores())))):
             try:
-                lock.acquire(timeout=0)
+                held.enter_context(lock.acquire(timeout=0))
             except Timeout:
                 say("waiting until what trains now is done: times are measured alone")
-                lock.acquire()
-            held.callback(lock.release)
+                held.enter_context(lock.acquire())
         yield
 
 
@@ -92,16 +86,14 @@ class Bench:
     setting: Setting
     scope: Scope
     say: Callable[[str], None]
+    timed: Timed | None = None                         # how a call is timed; None: by the clock
+    busy: float | None = None
     seconds: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)       # of the last length timed
 
     def rows(self) -> list[Row]:
-        _ = self.busy                                  # watched before anything is measured
+        self.busy = busy()                             # watched before anything is measured
         parts = (self.unavailable, self.times, self.growth, self.plans, self.memory, self.patterns, self.training)
         return [row for part in parts for row in part()]
-
-    @cached_property
-    def busy(self) -> float:
-        return busy()
 
     @cached_property
     def lacking(self) -> dict[str, str]:
@@ -114,10 +106,12 @@ class Bench:
     @cached_property
     def names(self) -> list[str]:
         """All attentions: those without the suite, its backends, and these with learned distances."""
+        learned = cases.checked_call(self.setting.learned, self.setting)
         backends = [name for name in self.available if name not in OTHERS]
-        others = [name for name in OTHERS if name != "flex" or self.scope.flex]
-        learning = [name for name in backends if name not in SQUARE and cases.learns(name, self.setting)]
-        return [*others, *backends, *(name + LEARNED for name in learning)]
+        learning = [name for name in backends if name not in SQUARE and BACKENDS[name].supports(learned)]
+        every = [*OTHERS, *backends, *(name + LEARNED for name in learning)]
+        return [name for name in every if (name in self.scope.names if self.scope.names else
+                                           name != "flex" or self.scope.flex)]
 
     @cached_property
     def peak(self) -> counting.Peak:
@@ -127,7 +121,7 @@ class Bench:
     def interleaved(self, what: str, calls: dict[str, Callable[[], object]]) -> Samples:
         self.say(what)
         return interleaved(calls, rounds=self.scope.rounds, seconds=self.scope.seconds,
-                           timed=by_clock(wait=self.setting.wait))
+                           timed=self.timed or by_clock(self.setting.wait))
 
     # Rows
 
@@ -153,22 +147,19 @@ class Bench:
                         against_ms=1e3 * Spread.of(other).median, **more)
 
     def unavailable(self) -> list[Row]:
-        return [self.row("time", name, "dense", pass_, T, note=f"not available: {lacks}")
-                for name, lacks in self.lacking.items() if lacks for pass_ in PASSES for T in self.scope.lengths[:1]]
+        return [self.row("time", name, "dense", pass_, self.scope.lengths[0], note=f"not available: {lacks}")
+                for name, lacks in self.lacking.items() if lacks for pass_ in PASSES]
 
     def left_out(self, name: str, T: int, pass_: str) -> str:
         """Why a call is not made; empty: it is."""
-        if name == "flex" and pass_ != "forward" and self.setting.device.type == "cpu":
+        device = self.setting.device.type
+        if name == "flex" and pass_ != "forward" and device == "cpu":
             return "left out: FlexAttention has no backward pass on a CPU"
-        needed = cases.needed(name, self.setting, T, pass_)
-        if needed > cases.MEMORY[self.setting.device.type]:
+        if (needed := cases.needed(name, self.setting, T, pass_)) > cases.MEMORY[device]:
             return f"left out: one call would need {needed / 2**30:.1f} GiB"
-        known = self.seconds.get((name, pass_))
-        if known is not None:
-            expected = known[1] * (T / known[0]) ** (2 if name in SQUARE else 1)
-            if expected > SLOW:
-                return f"left out: one call would take {expected:.0f} seconds"
-        return ""
+        known, seconds = self.seconds.get((name, pass_), (T, 0.0))
+        expected = seconds * (T / known) ** (2 if name in SQUARE else 1)
+        return f"left out: one call would take {expected:.0f} seconds" if expected > SLOW else ""
 
     # Parts
 
@@ -177,19 +168,24 @@ class Bench:
 
     def contest(self, T: int, pass_: str) -> list[Row]:
         """Every attention at one length: against the others, learned against fixed, and against the peak."""
-        why = {name: self.left_out(name, T, pass_) for name in self.names}
-        calls = {name: cases.call_of(name, self.setting, T, pass_) for name in self.names if not why[name]}
-        if "flex" in calls and (reason := failure(calls["flex"])):
-            why["flex"] = f"left out: {reason}"
-            del calls["flex"]
+        why, calls = {}, {}
+        for name in self.names:
+            if not (reason := self.left_out(name, T, pass_)):
+                calls[name] = cases.call_of(name, self.setting, T, pass_)
+                tried = name == "flex" or self.setting.device.type == "cuda"
+                reason = failure(calls[name]) if tried else ""
+            if reason:
+                why[name] = reason
+                calls.pop(name, None)
         samples = self.interleaved(f"T = {T}, {pass_}: {', '.join(calls)}", calls)
         cases.forget()
         self.seconds |= {(name, pass_): (T, min(seconds)) for name, seconds in samples.items()}
-        rows = [self.row("time", name, "dense", pass_, T, note=reason) for name, reason in why.items() if reason]
+        rows = [self.row("time", name, "dense", pass_, T, note=reason) for name, reason in why.items()]
         for name, seconds in samples.items():
             fixed = name.removesuffix(LEARNED)
             if name != fixed:
-                rows.append(self.compared("learned_over_fixed", fixed, fixed, pass_, T, seconds, samples[fixed]))
+                if fixed in samples:
+                    rows.append(self.compared("learned_over_fixed", fixed, fixed, pass_, T, seconds, samples[fixed]))
                 continue
             rows += [self.compared("time", name, other, pass_, T, seconds, samples[other])
                      for other in OTHERS if other in samples and name not in ("dense", other)]
@@ -202,20 +198,18 @@ class Bench:
         pairs = T * (T + 1) / 2 if name == "dense" else s.fixed.pairs(T)
         counts = {"flops": (counting.flops(pairs, s.batch * s.heads, s.head_dim, pass_), self.peak.flops),
                   "bytes": (counting.traffic(*s.bytes(T), pass_), self.peak.bytes)}
-        ms = 1e3 * Spread.of(seconds).median
-        return [self.row(measure, name, "peak", pass_, T, Spread.of([t * peak / counted for t in seconds]), ms=ms,
-                         against_ms=1e3 * counted / peak, counted=counted, peak=peak)
-                for measure, (counted, peak) in counts.items()]
+        return [self.compared(measure, name, "peak", pass_, T, seconds, [counted / peak] * len(seconds),
+                              counted=counted, peak=peak) for measure, (counted, peak) in counts.items()]
 
     def growth(self) -> list[Row]:
-        """Each backend at the longest length against itself at a quarter of it."""
-        if self.scope.growth is None:
-            return []
-        (short, long), rows = self.scope.growth, []
-        for name in (name for name in self.available if name not in SQUARE):
-            calls = {str(T): cases.call_of(name, self.setting, T, BOTH) for T in (long, short)}
-            samples = self.interleaved(f"{name}, T = {long} against T = {short}", calls)
-            rows.append(self.compared("length_growth", name, f"T={short}", BOTH, long, *samples.values()))
+        """Each backend at the longest length against itself at a quarter of it, if both are measured."""
+        long, rows = max(self.scope.lengths), []
+        short = long // 4
+        for name in self.available if short in self.scope.lengths else ():
+            if name not in SQUARE:
+                calls = {str(T): cases.call_of(name, self.setting, T, BOTH) for T in (long, short)}
+                samples = self.interleaved(f"{name}, T = {long} against T = {short}", calls)
+                rows.append(self.compared("length_growth", name, f"T={short}", BOTH, long, *samples.values()))
         return rows
 
     def plans(self) -> list[Row]:
@@ -229,8 +223,7 @@ class Bench:
                 return call()
             samples = self.interleaved(f"{name}, building its plan, T = {T}", {"cold": cold, "warm": warm})
             beyond = [max(0.0, a - b) for a, b in zip(*samples.values(), strict=True)]
-            rows.append(self.row("plan", name, name, BOTH, T, ratio(beyond, samples["warm"]),
-                                 ms=1e3 * Spread.of(beyond).median, against_ms=1e3 * Spread.of(samples["warm"]).median))
+            rows.append(self.compared("plan", name, name, BOTH, T, beyond, samples["warm"]))
         return rows
 
     def memory(self) -> list[Row]:
@@ -250,29 +243,28 @@ class Bench:
         if not mine:
             why = "left out: the peak did not rise above what the process held before"
             return [self.row("memory", name, "dense", pass_, T, note=why)]
-        others = {other: mib for other in OTHERS if other != name and (mib := extra.get((other, T, pass_)))}
+        others = {other: mib for other in OTHERS if name not in ("dense", other)
+                  and (mib := extra.get((other, T, pass_)))}
         return [self.row("memory_over_q", name, "q", pass_, T, Spread.of([mine / q]), mib=mine, against_mib=q),
                 *(self.row("memory", name, other, pass_, T, Spread.of([mib / mine]), mib=mine, against_mib=mib)
-                  for other, mib in others.items() if name != "dense")]
+                  for other, mib in others.items())]
 
     def patterns(self) -> list[Row]:
         """Every pattern at its defaults, in the middle of a stack, by the backend that `auto` chooses for it."""
-        T, patterns = self.scope.pattern_length, cases.every_pattern(self.setting)
-        calls = {"dense": cases.call_of("dense", self.setting, T, BOTH)}
-        for name, pattern in patterns.items():
-            how = cases.by_backend("auto", pattern, self.setting, pattern.layers // 2, grad=True)
-            calls[name] = cases.prepared(how, self.setting, T, BOTH)
-        samples = self.interleaved(f"every pattern, T = {T}", calls)
-        return [self.compared("pattern", cases.chosen(pattern, self.setting, T, pattern.layers // 2), "dense", BOTH, T,
-                              samples[name], samples["dense"], pattern=name,
-                              keys=pattern.pairs(T, pattern.layers // 2) / T) for name, pattern in patterns.items()]
+        T, s, calls, about = self.scope.pattern_length, self.setting, {}, {}
+        for name, pattern in cases.every_pattern(s).items():
+            layer = pattern.layers // 2
+            about[name] = (choose(cases.checked_call(pattern, s, T, layer)), pattern.pairs(T, layer) / T)
+            calls[name] = cases.prepared(cases.by_backend("auto", pattern, s, layer, grad=True), s, T, BOTH)
+        samples = self.interleaved(f"every pattern, T = {T}", {"dense": cases.call_of("dense", s, T, BOTH), **calls})
+        return [self.compared("pattern", backend, "dense", BOTH, T, samples[name], samples["dense"], pattern=name,
+                              keys=keys) for name, (backend, keys) in about.items()]
 
     def training(self) -> list[Row]:
         """Whole steps against dense attention in float32, eager."""
-        setting, rows = self.scope.step, []
-        if setting is None:
+        if (setting := self.scope.step) is None:
             return []
-        T, model = setting.train.length, setting.model
+        T, model, rows = setting.train.length, setting.model, []
         samples = self.interleaved(f"training steps, T = {T}", steps.steps(setting, self.setting.device))
         sparse = f"scaled_base, {', '.join(f'{name}={value}' for name, value in setting.sparse.parameters)}"
         for name in (name for name in samples if name != BASELINE):
@@ -285,9 +277,9 @@ class Bench:
 
 
 def failure(call: Callable[[], object]) -> str:
-    """Why a call that compiles something cannot be made on this machine; empty: it can."""
+    """Why a call cannot be made on this machine (what it compiles, or its memory); empty: it can."""
     try:
         call()
     except Exception as error:                     # the compiler's, whatever it is
-        return f"{type(error).__name__} ({str(error).strip().splitlines()[0][:100]})"
+        return f"left out: {type(error).__name__} ({(str(error).strip().splitlines() or [''])[0][:100]})"
     return ""

@@ -1,23 +1,19 @@
-"""Extra memory of attention calls, in a process that does nothing else: `python -m suite.bench.memory`.
-
-Standard input: a pickled setting and list of cases. Standard output: a JSON list of MiB.
-"""
+"""Extra memory of attention calls, in a process that does nothing else."""
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 
-from lib import paths
+import torch
+
 from lib.errors import SuiteError
-
-if TYPE_CHECKING:
-    from suite.bench.cases import Setting
+from lib.resources import PeakMemory
+from suite.bench.cases import Setting, call_of, forget
 
 Case = tuple[str, int, str]          # attention by name, T, pass
 SMALL = 64                           # tokens of the call that loads and compiles before anything is measured
@@ -30,23 +26,20 @@ def extra_memory(setting: Setting, cases: Sequence[Case]) -> list[float | None]:
     Measured at the peak of a call whose plan exists; building the plan is not counted. None where this system does not
     let the peak be measured.
     """
-    path = os.pathsep.join(filter(None, (str(paths.ROOT), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run([sys.executable, "-m", "suite.bench.memory"], input=pickle.dumps((setting, cases)),
-                          capture_output=True, env={**os.environ, "GLIBC_TUNABLES": MALLOC, "PYTHONPATH": path},
-                          cwd=paths.ROOT)
-    if done.returncode:
-        tail = "\n".join(done.stderr.decode(errors="replace").splitlines()[-8:])
-        raise SuiteError(f"the process that measures memory ended with status {done.returncode}:\n{tail}")
-    return json.loads(done.stdout.splitlines()[-1])
+    before = os.environ.get("GLIBC_TUNABLES", "")
+    os.environ["GLIBC_TUNABLES"] = MALLOC               # a process reads it when it starts
+    try:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            return list(process.map(partial(measured, setting), cases))
+    except BrokenProcessPool as error:
+        raise SuiteError(f"the process that measures memory was ended: has it as much as it needs? {error}") from error
+    finally:
+        os.environ["GLIBC_TUNABLES"] = before
 
 
 def measured(setting: Setting, case: Case) -> float | None:
     """The same of one case, in this process."""
     import psutil
-    import torch
-
-    from lib.resources import PeakMemory
-    from suite.bench.cases import call_of, forget
     name, T, pass_ = case
     call_of(name, setting, min(SMALL, T), pass_)()
     forget()
@@ -62,8 +55,3 @@ def measured(setting: Setting, case: Case) -> float | None:
     most = peak.mib()
     forget()
     return most - held / 2**20 if most > at_rest else None
-
-
-if __name__ == "__main__":
-    asked = pickle.load(sys.stdin.buffer)
-    print(json.dumps([measured(asked[0], case) for case in asked[1]]))

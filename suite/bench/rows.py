@@ -75,28 +75,11 @@ class Row:
 
     @classmethod
     def parse(cls, plain: dict[str, Any]) -> Row:
-        values = {{"pass": "pass_"}.get(name, name): value for name, value in plain.items()}
-        return cls(**values | {"spread": tuple(values["spread"]) if values["spread"] else None})
+        spread = tuple(plain["spread"]) if plain["spread"] else None
+        return cls(pass_=plain.pop("pass"), **plain | {"spread": spread})
 
 
 FIELDS = {column.name.rstrip("_"): column.metadata["meaning"] for column in dataclasses.fields(Row)}
-
-
-def folder() -> Path:
-    """The folder of benchmarks: they belong to the machine and the code, not to a profile's text or models."""
-    return paths.outputs() / "bench"
-
-
-def write(rows: Iterable[Row], name: str = "bench") -> Path:
-    """Write `outputs/bench/<name>.json`, a list of rows, and the README beside it; returns the path."""
-    path = folder() / f"{name}.json"
-    lines = ",\n".join(json.dumps(row.plain()) for row in rows)              # a row a line, for eyes and for grep
-    write_atomically(path, f"[\n{lines}\n]\n".encode())
-    tables = ["\n".join(f"| `{name}` | {meaning} |" for name, meaning in part.items()) for part in (FIELDS, MEASURES)]
-    write_atomically(folder() / "README.md", README.format(*tables).encode())
-    return path
-
-
 README = """# Benchmarks
 
 `bench.json` is what `make bench` measured last, `quick.json` what `make bench ARGS=--quick` did, the others are what
@@ -114,13 +97,28 @@ What the ratio of each measure is:
 """
 
 
+def file_of(name: str) -> Path:
+    """Benchmarks belong to the machine and the code, not to a profile's text or models."""
+    return paths.outputs() / "bench" / name
+
+
+def write(rows: Iterable[Row], name: str = "bench") -> Path:
+    """Write `outputs/bench/<name>.json`, a list of rows, and the README beside it; returns the path."""
+    path = file_of(f"{name}.json")
+    lines = ",\n".join(json.dumps(row.plain()) for row in rows)              # a row a line, for eyes and for grep
+    write_atomically(path, f"[\n{lines}\n]\n".encode())
+    tables = ["\n".join(f"| `{name}` | {meaning} |" for name, meaning in part.items()) for part in (FIELDS, MEASURES)]
+    write_atomically(file_of("README.md"), README.format(*tables).encode())
+    return path
+
+
 def read(name: str = "bench") -> list[Row]:
     """The rows of `outputs/bench/<name>.json`, empty without the file. A file of another kind is a `SuiteError`."""
-    path = folder() / f"{name}.json"
-    if not path.exists():
-        return []
+    path = file_of(f"{name}.json")
     try:
         return [Row.parse(plain) for plain in json.loads(path.read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return []
     except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
         raise SuiteError(f"{path} is not what `make bench` writes ({error}); delete it and run `make bench`") from None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lib.config import ModelConfig, PatternSpec, RunConfig, TrainConfig
-from lib.model import build_model, build_pattern
+from lib.model import Transformer, build_model, build_pattern
 from lib.step import autocast
 
 if TYPE_CHECKING:
@@ -28,12 +28,8 @@ class StepSetting:
 
     @classmethod
     def of(cls, profile: Profile, length: int, window: int) -> StepSetting:
-        train = profile.train
-        train = replace(train, length=length, batch=max(1, train.batch * train.length // length))
-        return cls(profile.model, train, window, profile.rungs)
-
-    def run(self, spec: PatternSpec, precision: str) -> RunConfig:
-        return RunConfig(spec, self.model, replace(self.train, precision=precision))
+        batch = max(1, profile.train.batch * profile.train.length // length)
+        return cls(profile.model, replace(profile.train, length=length, batch=batch), window, profile.rungs)
 
     @property
     def sparse(self) -> PatternSpec:
@@ -42,35 +38,35 @@ class StepSetting:
     @property
     def keys(self) -> float:
         """Keys a query of the sparse model, a mean over queries and layers."""
-        pairs = build_pattern(self.run(self.sparse, "fp32")).pairs(self.train.length)
+        pairs = build_pattern(RunConfig(self.sparse, self.model, self.train)).pairs(self.train.length)
         return pairs / self.model.layers / self.train.length
 
 
 def steps(setting: StepSetting, device: torch.device) -> dict[str, Callable[[], float]]:
     """A step by name: dense and sparse, in fp32 and, where the machine computes in it, bf16."""
-    from suite.settings.profiles import has_bf16
-    precisions = ("fp32", "bf16") if has_bf16() else ("fp32",)
-    kinds = (("dense", PatternSpec.of("dense")), ("sparse", setting.sparse))
-    return {f"{name} {precision}": step_of(setting.run(spec, precision), str(device))
-            for precision in precisions for name, spec in kinds}
-
-
-def step_of(run: RunConfig, device: str) -> Callable[[], float]:
-    """One optimiser step of `run` on random tokens, always the same; returns the loss."""
     from lib.training import build_optimizer
-    model = build_model(run).to(device)
-    optimizer = build_optimizer(model, run.train)
+    from suite.settings.profiles import has_bf16
+    made = {}
+    for precision in ("fp32", "bf16") if has_bf16() else ("fp32",):
+        for name, spec in (("dense", PatternSpec.of("dense")), ("sparse", setting.sparse)):
+            run = RunConfig(spec, setting.model, replace(setting.train, precision=precision))
+            model = build_model(run).to(device)
+            made[f"{name} {precision}"] = step_of(model, build_optimizer(model, run.train), run.train, device)
+    return made
+
+
+def step_of(model: Transformer, optimizer: torch.optim.Optimizer, recipe: TrainConfig,
+            device: torch.device) -> Callable[[], float]:
+    """One step on random tokens, always the same. It returns the loss in nats; reading that waits for a GPU."""
     draws = torch.Generator().manual_seed(0)
-    tokens = torch.randint(run.model.vocab, (run.train.batch, run.train.length + 1), generator=draws).to(device)
-    return lambda: step(model, optimizer, run.train, tokens)
+    tokens = torch.randint(model.config.vocab, (recipe.batch, recipe.length + 1), generator=draws).to(device)
 
-
-def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, recipe: TrainConfig, tokens: torch.Tensor) -> float:
-    """The loss, in nats; reading it waits for a GPU, as training does."""
-    with autocast(recipe, str(tokens.device)):
-        loss = model.loss(tokens[:, :-1], tokens[:, 1:])
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return loss.item()
+    def step() -> float:
+        with autocast(recipe, str(device)):
+            loss = model.loss(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+    return step

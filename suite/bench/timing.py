@@ -35,30 +35,42 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> Spread:
     return Spread.of([a / b for a, b in zip(over, under, strict=True)])
 
 
-def by_clock(clock: Callable[[], float] = time.perf_counter, wait: Callable[[], None] = lambda: None) -> Timed:
-    """Times by a clock; `wait` is for an accelerator that works on after a call has returned."""
+def by_clock(wait: Callable[[], None] = lambda: None) -> Timed:
+    """Times by the clock; `wait` is for an accelerator that works on after a call has returned."""
     def timed(call: Callable[[], object], repeats: int) -> float:
         wait()
-        start = clock()
+        start = time.perf_counter()
         for _ in range(repeats):
             call()
         wait()
-        return (clock() - start) / repeats
+        return (time.perf_counter() - start) / repeats
     return timed
 
 
-def interleaved(calls: Mapping[str, Callable[[], object]], *, rounds: int, seconds: float,
-                clock: Callable[[], float] = time.perf_counter, timed: Timed | None = None) -> Samples:
+def by_events(call: Callable[[], object], repeats: int) -> float:
+    """Times by the GPU's own clock. The GPU sleeps while the calls are queued, so it waits for no launch."""
+    import torch
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000 * repeats)          # clock cycles: about a millisecond a call
+    start.record()
+    for _ in range(repeats):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / repeats / 1e3
+
+
+def interleaved(calls: Mapping[str, Callable[[], object]], *, rounds: int, seconds: float, timed: Timed) -> Samples:
     """Seconds of one call by name, a value a round: every round makes every call, each round beginning with another.
 
     Ends after `rounds` rounds, or after `seconds` and LEAST_ROUNDS rounds. Uncounted are the first call of each and, in
     every round, as many calls of less than `LONG` as are timed: short calls need two or three to reach their speed.
     """
-    timed = timed or by_clock(clock)
     repeats = {name: warmed(call, timed) for name, call in calls.items()}
-    names, samples, begin = list(calls), {name: [] for name in calls}, clock()
+    names, samples, begin = list(calls), {name: [] for name in calls}, time.perf_counter()
     for number in range(rounds):
-        if number >= LEAST_ROUNDS and clock() - begin >= seconds:
+        if number >= LEAST_ROUNDS and time.perf_counter() - begin >= seconds:
             break
         first = number % len(names) if names else 0
         for name in names[first:] + names[:first]:
@@ -70,7 +82,6 @@ def interleaved(calls: Mapping[str, Callable[[], object]], *, rounds: int, secon
 
 def warmed(call: Callable[[], object], timed: Timed) -> int:
     """Compile, plan and warm up; returns how often the call is repeated to take `SHORTEST`, 0 for a long one."""
-    one = timed(call, 1)
-    if one >= LONG:
+    if timed(call, 1) >= LONG:
         return 0
     return max(1, round(SHORTEST / max(timed(call, 1), SHORTEST / 1000)))

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,36 +21,22 @@ from lib import paths
 from lib.attention.gpu import Gpu, interpreted
 from lib.files import write_atomically
 from suite.bench import gpu as gpu_check
-from suite.bench.gpu import Bench
-from suite.bench.rows import FIELDS, Row
+from suite.bench.gpu import speed, verify
+from suite.bench.rows import FIELDS
+from suite.settings.machine import versions
 
 Plain = dict[str, Any]          # a row as the file has it, or facts of a part or the machine
+PARTS = {"verify": verify.verify, "time": speed.time_attention, "flex": speed.time_flex, "train": speed.train}
 LIMITS = {"verify": 150, "time": 120, "flex": 100, "train": 90}      # seconds; 7:40 together
-PARTS = {"verify": ("verify", "verify"), "time": ("speed", "time_attention"), "flex": ("speed", "time_flex"),
-         "train": ("train", "train")}                               # module and function
 
 
 def machine() -> Plain:
-    facts = {"device": "CPU, interpreted", "python": platform.python_version()}
+    facts = {"device": "CPU, interpreted"}
     if torch.cuda.is_available():
         gpu = torch.cuda.get_device_properties(0)
-        facts |= {"device": gpu.name, "multiprocessors": gpu.multi_processor_count,
-                  "memory_mib": gpu.total_memory >> 20,
-                  "capability": [gpu.major, gpu.minor], "cuda": torch.version.cuda}
-    return facts | {name: metadata.version(name) for name in ("torch", "triton", "numpy")}
-
-
-def part(name: str) -> Callable[[Bench], Iterator[Row]]:
-    """Imported where it runs: what one part lacks does not stop the others."""
-    module, function = PARTS[name]
-    return getattr(importlib.import_module(f"suite.bench.gpu.{module}"), function)
-
-
-def run_part(name: str, rows: Path, tiny: bool) -> None:
-    """In the part's own process: a row a line, as they come."""
-    with rows.open("w", encoding="utf-8") as file:
-        for row in part(name)(Bench(tiny)):
-            print(json.dumps(row.plain()), file=file, flush=True)
+        facts = {"device": gpu.name, "multiprocessors": gpu.multi_processor_count, "memory_mib": gpu.total_memory >> 20,
+                 "capability": [gpu.major, gpu.minor], "cuda": torch.version.cuda}
+    return facts | versions() | {"triton": metadata.version("triton")}
 
 
 def watched(name: str, tiny: bool, seconds: float) -> tuple[list[Plain], Plain]:
@@ -88,18 +71,17 @@ def table(part: str, rows: list[Plain], end: Plain) -> str:
         lines += [f"  WRONG {row['pattern']}, {row['dtype']}, {row['pass']}: "
                   + (row["note"] or f"{row['ratio']:.1e}, limit {row['limit']:.1e}") for row in wrong]
     else:
-        lines += [f"  T {row['length']:6d}  {row['pattern']:8s} {row['pass']:17s} against {row['against']:7s} "
-                  + figures(row) for row in rows]
+        lines += [f"  T {row['length']:6d}  {row['pattern'] if part == 'train' else row['backend']:8s} "
+                  f"{row['measure']:18s} {row['pass']:17s} {figures(row)}" for row in rows]
     return "\n".join([*lines, *filter(None, [end.get("log")])])
 
 
 def figures(row: Plain) -> str:
     if row["ratio"] is None:
         return row["note"]
-    low, high = row["spread"]
     speed = f", {row['tokens_per_s']:,.0f} tokens/s" if row["tokens_per_s"] else ""
-    return (f"{row['ratio']:6.2f} x ({low:.2f} to {high:.2f})  {row['ms']:8.3f} ms, {row['against']}: "
-            f"{row['against_ms']:.3f} ms{speed}")
+    return (f"{row['ratio']:6.2f} x ({row['spread'][0]:.2f} to {row['spread'][1]:.2f})  {row['ms']:8.3f} ms, "
+            f"{row['against']}: {row['against_ms']:.3f} ms{speed}")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -115,10 +97,11 @@ def main(arguments: list[str] | None = None) -> int:
     if missing:
         print(f"gpu-check: {missing}", file=sys.stderr)
         return 2
-    if given.part:
-        run_part(given.part, given.rows, tiny)
+    if given.part:                              # in the part's own process: a row a line, as they come
+        with given.rows.open("w", encoding="utf-8") as file:
+            for row in PARTS[given.part](tiny):
+                print(json.dumps(row.plain()), file=file, flush=True)
         return 0
-    out = given.out or paths.gpu_check()
     rows: list[Plain] = []
     report = {"fields": FIELDS, "machine": machine(), "parts": {}, "rows": rows}
     print("gpu-check:", ", ".join(f"{name} {value}" for name, value in report["machine"].items()))
@@ -126,9 +109,9 @@ def main(arguments: list[str] | None = None) -> int:
         found, end = watched(name, tiny, seconds)
         rows += found
         report["parts"][name] = end
-        write_atomically(out, (json.dumps(report, indent=1) + "\n").encode())
+        write_atomically(given.out or paths.gpu_check(), (json.dumps(report, indent=1) + "\n").encode())
         print(table(name, found, end), flush=True)
-    print(f"\n{out}")
+    print(f"\n{given.out or paths.gpu_check()}")
     right = all(row["ok"] for row in rows if row["measure"] == "error") and report["parts"]["verify"]["status"] == "ok"
     return 0 if right and all(end["status"] != "failed" for end in report["parts"].values()) else 1
 

@@ -1,124 +1,70 @@
-"""Parts 2 and 3: how fast is attention?
+"""Parts 2 to 4: how fast are attention and training? The comparisons of `make bench`, at the paper's size.
 
-Calls are timed by the GPU's clock, back to back, interleaved with what they are compared with. They are checked
-beforehand: what `sparse_attention` does around them (and its wait for a learned alpha) is in the steps of part 4.
+Attention is timed by the GPU's clock, so that no launch counts; a learned alpha makes each call wait, and that counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from lib import patterns
-from lib.attention.call import Call, checked
-from lib.attention.gpu import Gpu
-from lib.attention.masked import Masked
+from lib.config import ModelConfig, TrainConfig
+from lib.model import Transformer
+from lib.resources import PeakMemory
+from suite.bench.cases import LEARNED, Setting
 from suite.bench.counting import PASSES
-from suite.bench.gpu import Bench, about, first_line
+from suite.bench.measure import Bench, Scope
 from suite.bench.rows import Row
-from suite.bench.timing import Spread, by_clock, interleaved, ratio
+from suite.bench.steps import step_of
+from suite.bench.timing import Spread, by_events
 
 TOKENS = 32_768
-ROUNDS, SECONDS = 15, 4.0       # of one comparison
-
-Calls = dict[str, Callable[[], object]]
+MODELS = (("fixed", "scaled_base", "gpu"), ("learned", "learned", "gpu"), ("dense", "dense", "masked"))
 
 
-def time_attention(bench: Bench) -> Iterator[Row]:
-    for T, B in lengths(bench):
-        data, fixed, learned = subjects(bench, T, B)
-        forwards = {"fixed": lambda: Gpu()(fixed), "learned": lambda: Gpu()(learned),
-                    "sdpa": lambda: dense(data, "FLASH_ATTENTION"), "cudnn": lambda: dense(data, "CUDNN_ATTENTION")}
-        if fits(bench, B, T):
-            forwards["masked"] = lambda: Masked()(fixed)
-        yield from both_passes(bench, (B, 8, 2, T, 64), data, forwards,
-                               {"fixed": ("sdpa", "cudnn", "masked"), "learned": ("sdpa", "fixed")})
+def time_attention(tiny: bool) -> Iterator[Row]:
+    yield from contests(tiny, ("dense", "masked", "gpu", "gpu" + LEARNED))
 
 
-def time_flex(bench: Bench) -> Iterator[Row]:
-    attend = flex_attention if bench.tiny else torch.compile(flex_attention, dynamic=False)
-    for T, B in lengths(bench):
-        data, fixed, _ = subjects(bench, T, B)
-        mask = create_block_mask(fixed.pattern.mask_mod(0, T, bench.device), None, None, T, T, device=bench.device)
-        forwards = {"fixed": lambda: Gpu()(fixed),
-                    "flex": lambda: attend(*data[:3], block_mask=mask, enable_gqa=True)}
-        yield from both_passes(bench, (B, 8, 2, T, 64), data, forwards, {"fixed": ("flex",)})
+def time_flex(tiny: bool) -> Iterator[Row]:
+    torch.compiler.set_stance("force_eager" if tiny else "default")
+    yield from contests(tiny, ("flex", "gpu"))
 
 
-def lengths(bench: Bench) -> list[tuple[int, int]]:
-    """T and the batch that makes as many tokens at each."""
-    return [(16, 1)] if bench.tiny else [(T, TOKENS // T) for T in (1024, 4096, 16384)]
+def contests(tiny: bool, names: tuple[str, ...]) -> Iterator[Row]:
+    for T in (16,) if tiny else (1024, 4096, 16384):
+        setting = Setting(kv_heads=2) if tiny else replace(Setting.here(), batch=TOKENS // T, kv_heads=2)
+        scope = Scope((T,), rounds=1, seconds=0, names=names) if tiny else Scope((T,), seconds=4.0, names=names)
+        bench = Bench(setting, scope, print, None if tiny else by_events)
+        for pass_ in PASSES:
+            yield from bench.contest(T, pass_)
 
 
-def subjects(bench: Bench, T: int, B: int) -> tuple[list[torch.Tensor], Call, Call]:
-    """q, k, v and the gradient; calls of the paper's pattern with fixed and with learned distances, checked already."""
-    data = bench.qkv(B, 8, 2, T, 64, torch.bfloat16)
-    inputs = [x.requires_grad_() for x in data[:3]]
-    alpha = torch.tensor(1.0371, device=bench.device, requires_grad=True)
-    fixed, learned = (patterns.build(name, layers=16, heads=8) for name in ("scaled_base", "learned"))
-    return data, checked(*inputs, fixed, 0, None, None, None), checked(*inputs, learned, 0, alpha, None, None)
-
-
-def dense(data: list[torch.Tensor], kernel: str) -> torch.Tensor:
-    with sdpa_kernel(getattr(SDPBackend, kernel)):
-        return F.scaled_dot_product_attention(*data[:3], is_causal=True, enable_gqa=True)
-
-
-def fits(bench: Bench, B: int, T: int) -> bool:
-    """Whether the masked path's scores `[B, H, T, T]`, several times over with their gradients, fit into memory."""
-    return bench.tiny or B * 8 * T * T * 4 * 5 < torch.cuda.mem_get_info()[0]
-
-
-def both_passes(bench: Bench, shape: tuple[int, ...], data: list[torch.Tensor],
-                forwards: dict[str, Callable[[], torch.Tensor]], against: dict[str, tuple[str, ...]]) -> Iterator[Row]:
-    for pass_ in PASSES:
-        calls = {name: call_of(data, forward, pass_) for name, forward in forwards.items()}
-        yield from compared(bench, calls, against, about(shape, torch.bfloat16) | {"pass_": pass_})
-
-
-def call_of(data: list[torch.Tensor], forward: Callable[[], torch.Tensor], pass_: str) -> Callable[[], object]:
-    if pass_ == "forward":
-        return torch.no_grad()(forward)
-    return lambda: torch.autograd.grad(forward(), data[:3], data[3])
-
-
-def compared(bench: Bench, calls: Calls, against: dict[str, tuple[str, ...]], common: dict[str, Any]) -> Iterator[Row]:
-    """Rows of the ratios of times asked for; a call that fails is left out, its rows say why."""
-    notes: dict[str, str] = {}
-    for name, call in list(calls.items()):
-        try:
-            call()
-            bench.wait()
-        except Exception as error:
-            notes[name] = first_line(error)
-            del calls[name]
-    timed = by_clock() if bench.tiny else by_events
-    samples = interleaved(calls, rounds=1 if bench.tiny else ROUNDS, seconds=SECONDS, timed=timed)
-    for name, others in against.items():
-        for other in others:
-            row: dict[str, Any] = {"pattern": name, **common}
-            if name in samples and other in samples:
-                spread = ratio(samples[other], samples[name])
-                ms, against_ms = (1e3 * Spread.of(samples[one]).median for one in (name, other))
-                row |= {"ratio": spread.median, "spread": (spread.low, spread.high), "rounds": spread.rounds, "ms": ms,
-                        "against_ms": against_ms}
-            missing = "" if other in samples else "does not fit into memory"
-            yield Row("time", "gpu", other, note=notes.get(name) or notes.get(other) or missing, **row)
-
-
-def by_events(call: Callable[[], object], repeats: int) -> float:
-    """Seconds of one call by the GPU's clock. The GPU sleeps while the calls are queued, so it waits for no launch."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    torch.cuda._sleep(2_000_000 * repeats)          # clock cycles: about a millisecond a call
-    start.record()
-    for _ in range(repeats):
-        call()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / repeats / 1e3
+def train(tiny: bool) -> Iterator[Row]:
+    """A step of each model in turn. Memory is what a step takes beyond weights and the optimiser's state."""
+    config, recipe = ModelConfig(), TrainConfig()
+    if tiny:
+        config = ModelConfig(vocab=64, d_model=32, layers=2, heads=4, kv_heads=2, head_dim=8, hidden=48)
+        recipe = TrainConfig(steps=1, batch=2, length=16, warmup=0)
+    setting = Setting(recipe.batch, config.heads, config.kv_heads, config.head_dim, dtype=torch.bfloat16,
+                      device=torch.device("cpu" if tiny else "cuda"))
+    bench = Bench(setting, Scope((recipe.length,), rounds=3 if tiny else 20, seconds=40.0), print)
+    calls, peaks = {}, {}
+    for name, pattern, backend in MODELS:
+        built = patterns.build(pattern, layers=config.layers, heads=config.heads)
+        model = Transformer(config, built, recipe.seed, backend).to(setting.device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, fused=True)
+        calls[name] = step_of(model, optimizer, recipe, setting.device)
+        calls[name]()                                   # compiles, and fills the optimiser's state
+        held, peak = 0 if tiny else torch.cuda.memory_allocated(), PeakMemory(str(setting.device))
+        calls[name]()
+        peaks[name] = None if tiny else peak.mib() - held / 2 ** 20
+    samples = bench.interleaved("training steps", calls)
+    for name, _, backend in MODELS:
+        speed = recipe.batch * recipe.length / Spread.of(samples[name]).median
+        yield bench.compared("training_step", backend, "dense", "step", recipe.length, samples[name], samples["dense"],
+                             pattern=name, keys=None, mib=peaks[name], tokens_per_s=speed,
+                             note=f"loss {calls[name]():.3f} nats at the end")
