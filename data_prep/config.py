@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lib.errors import one_of, require
+from lib.errors import SuiteError, one_of, require
 
 Say = Callable[[str], None]     # receives messages of progress
 LEAST_HELDOUT = 2 * 1024 + 1    # tokens of a domain with less text than was asked for: two windows of 1024
@@ -29,6 +29,11 @@ class CorpusConfig:
         """All domains of the hub, `apart` or not."""
         return (*self.hub, *self.apart)
 
+    @property
+    def asked(self) -> dict[str, int]:
+        """Tokens a domain, by split."""
+        return {"train": self.train_tokens, "heldout": self.heldout_tokens}
+
     def __post_init__(self) -> None:
         require(not (self.folder and self.hub), "hub", self.hub, "empty where there is a folder")
         require(bool(self.hub) or not (self.apart or self.tokenizer), "hub", self.hub,
@@ -40,6 +45,14 @@ class CorpusConfig:
                 require(self.domains.count(name) == 1, "hub", self.domains, "each domain once")
         require(257 <= self.vocab < 1 << 32, "vocab", self.vocab,
                 "at least 257: the 256 bytes and the end of a document")
-        for name in ("train_tokens", "heldout_tokens"):
-            require(getattr(self, name) >= 1000, name, getattr(self, name), "an integer of at least 1000")
+        for split, tokens in self.asked.items():
+            require(tokens >= 1000, f"{split}_tokens", tokens, "an integer of at least 1000")
         require(self.seed >= 0, "seed", self.seed, "0 or more")
+
+    def require_enough(self, domain: str, there: dict[str, int], finite: bool, remedy: str) -> None:
+        """Raise a SuiteError where a domain has fewer tokens than were asked for; if `finite`, than a model needs."""
+        for split, asked in self.asked.items():
+            least = min(LEAST[split], asked) if finite else asked
+            if there[split] < least:
+                raise SuiteError(f"domain {domain!r} has {there[split]:,} {split} tokens without copies, at vocab = "
+                                 f"{self.vocab}; {least:,} are needed: {remedy}")

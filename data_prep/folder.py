@@ -8,8 +8,6 @@ text is cut into documents at blank lines.
 
 from __future__ import annotations
 
-import codecs
-import io
 import itertools
 import json
 import re
@@ -45,13 +43,13 @@ def domains(folder: str | Path) -> tuple[dict[str, list[Path]], list[str]]:
         inside = path.relative_to(root)
         if any(part.startswith(".") for part in inside.parts):
             continue
-        if path.suffix.lower() not in SUFFIXES:
+        if path.suffix.lower() in SUFFIXES:
+            files.setdefault(inside.parts[0] if len(inside.parts) > 1 else root.name, []).append(path)
+        else:
             notes.append(f"{inside.as_posix()} is not read (only {', '.join(SUFFIXES)} are)")
-            continue
-        files.setdefault(inside.parts[0] if len(inside.parts) > 1 else root.name, []).append(path)
     if not files:
         raise SuiteError(f"CORPUS = {str(folder)!r} has no {', '.join(SUFFIXES)} file, in itself or its subfolders")
-    for path in (p for paths in files.values() for p in paths):
+    for path in itertools.chain(*files.values()):
         _refuse_what_is_no_text(path)
     return files, notes
 
@@ -68,48 +66,34 @@ def documents(root: Path, paths: Iterable[Path], notes: list[str]) -> Iterator[D
         else:
             rows = _json_rows(path) if path.suffix.lower() == ".jsonl" else _parquet_rows(path)
             texts = _rows(path, rows, name, notes)
-        empty = True
-        for number, text in enumerate(texts):
-            if text.strip():
-                empty = False
-                yield Document(f"{name}#{number}", text)
-        if empty:
+        number = None
+        for number, text in ((number, text) for number, text in enumerate(texts) if text.strip()):
+            yield Document(f"{name}#{number}", text)
+        if number is None:
             raise SuiteError(f"{path} has no text in it; remove it or fill it")
 
 
 def _refuse_what_is_no_text(path: Path) -> None:
     if path.stat().st_size == 0:
         raise SuiteError(f"{path} is empty; remove it or fill it")
-    with path.open("rb") as file:
-        start = file.read(1 << 13)
-        file.seek(-min(4, path.stat().st_size), io.SEEK_END)
-        end = file.read()
     if path.suffix.lower() == ".parquet":
-        if not (start.startswith(b"PAR1") and end == b"PAR1"):
-            raise SuiteError(f"{path} is no whole parquet file (PAR1 must be at its start and its end); it may be cut "
-                             "off")
-    elif b"\0" in start:
-        raise SuiteError(f"{path} is binary (a zero byte at offset {start.index(0)}), not text in UTF-8")
+        next(_parquet_rows(path), None)
+    else:
+        next(_decoded(path))
 
 
 def _decoded(path: Path) -> Iterator[str]:
     """The file's text in blocks, without a byte order mark; the error names the offset of a byte that is not UTF-8."""
-    decoder, newlines, position = codecs.getincrementaldecoder("utf-8")(), io.IncrementalNewlineDecoder(None, True), 0
-    with path.open("rb") as file:
-        while True:
-            block = file.read(READ)
-            held = len(decoder.getstate()[0])       # bytes of a character that the last block began
-            try:
-                text = decoder.decode(block, final=not block)
-            except UnicodeDecodeError as error:
-                raise SuiteError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at offset "
-                                 f"{position - held + error.start}; save it as UTF-8") from error
-            if "\0" in text:
-                raise SuiteError(f"{path} is binary (a zero byte after offset {position - held}), not text in UTF-8")
-            yield newlines.decode(text.removeprefix("\ufeff") if position == 0 else text, final=not block)
-            if not block:
-                return
-            position += len(block)
+    with path.open(encoding="utf-8-sig") as file:
+        try:
+            while block := file.read(READ):
+                if "\0" in block:
+                    raise SuiteError(f"{path} is binary (it has zero bytes), not text in UTF-8")
+                yield block
+        except UnicodeDecodeError as error:
+            offset = file.buffer.tell() - len(error.object) + error.start
+            raise SuiteError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at offset {offset}; save it as "
+                             "UTF-8") from error
 
 
 def cut(blocks: Iterable[str]) -> Iterator[str]:
@@ -153,16 +137,15 @@ def _pieces(paragraph: str) -> Iterator[str]:
 
 def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(_lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise SuiteError(f"{path}, line {number} is not JSON: {error.msg} at column {error.colno}; write one "
-                             "object a line") from error
-        if not isinstance(row, dict):
-            raise SuiteError(f"{path}, line {number} is JSON, but no object: {line[:60]!r}; one object a line")
-        yield f"line {number}", row
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise SuiteError(f"{path}, line {number} is not JSON: {error.msg} at column {error.colno}; write one "
+                                 "object a line") from error
+            if not isinstance(row, dict):
+                raise SuiteError(f"{path}, line {number} is JSON, but no object: {line[:60]!r}; one object a line")
+            yield f"line {number}", row
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -180,8 +163,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=1024):
-                for row in batch.to_pylist():
-                    number += 1
+                for number, row in enumerate(batch.to_pylist(), number + 1):
                     yield f"row {number}", row
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SuiteError(f"{path} cannot be read as parquet after row {number}: {error}; it may be damaged") from error

@@ -28,11 +28,12 @@ class HubSet:
     path: str                       # owner/name on the hub
     config: str = "default"
     split: str = "train"
-    columns: tuple[str, ...] = ("text",)
+    columns: Iterable[str] = ("text",)
     folder: str = ""                # of the configuration's files, where it is not named after the configuration
     revision: str = "main"
     begins: str = ""                # rows are lines: a document begins with one that this regular expression finds
-    together: str = ""              # documents with the same text in this column are held out together
+    together: str = ""              # documents with the same text in this one of the columns are held out together
+    finite: bool = False            # may have fewer tokens than were asked for
     licence: str = ""
     instead: str = ""               # what to do when it is gone or gated
 
@@ -40,22 +41,15 @@ class HubSet:
     def name(self) -> str:
         return f"{self.path} ({self.config}, {self.split})"
 
-
-@dataclass(frozen=True)
-class HubDomain:
-    """Data sets read one after the other. A `finite` domain may have fewer tokens than were asked for."""
-    sets: tuple[HubSet, ...]
-    finite: bool = False
-
-
-def _set(fields: dict[str, Any]) -> HubSet:
-    return HubSet(**fields | {"columns": tuple(fields.get("columns", ("text",)))})
+    @property
+    def remedy(self) -> str:
+        return (f"put a copy into {self.path} of the folder that SUITE_HUB names ({self.instead}), or leave it out of "
+                "the profile")
 
 
 _TABLE = yaml.safe_load(Path(__file__).with_name("hub.yaml").read_text("utf-8"))
-DOMAINS = {name: HubDomain(tuple(map(_set, domain["sets"])), domain.get("finite", False))
-           for name, domain in _TABLE["domains"].items()}
-EVALUATIONS = {name: _set(fields) for name, fields in _TABLE["evaluations"].items()}
+DOMAINS = {name: [HubSet(**fields) for fields in sets] for name, sets in _TABLE["domains"].items()}
+EVALUATIONS = {name: HubSet(**fields) for name, fields in _TABLE["evaluations"].items()}
 
 
 @dataclass(frozen=True)
@@ -70,16 +64,15 @@ class Source:
     def local(self) -> bool:
         return self.root is not None
 
-    def name(self, number: int) -> str:
+    def name(self, file: str) -> str:
         """A file's name without machine or commit: the same wherever the file was read."""
-        file = self.files[number]
         inside = Path(file).relative_to(self.root).as_posix() if self.root else re.sub(r"^hf://.*?@[^/]*/", "", file)
         return f"{self.set.path}/{inside}"
 
     def facts(self) -> dict[str, Any]:
         """What the manifest says of it."""
         return {"dataset": self.set.path, "config": self.set.config, "split": self.set.split, "revision": self.revision,
-                "licence": self.set.licence, "files": [self.name(number) for number in range(len(self.files))]}
+                "licence": self.set.licence}
 
     def identity(self) -> list[list[Any]]:
         """What must not change between a killed build and its continuation."""
@@ -91,15 +84,9 @@ def size_and_time(file: Path) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def remedy(wanted: HubSet) -> str:
-    return (f"put a copy into {wanted.path} of the folder that SUITE_HUB names ({wanted.instead}), or leave it out of "
-            "the profile")
-
-
 def find(wanted: HubSet) -> Source:
     """Where the files of a set are. A SuiteError if a copy has none; errors of the hub and the network as they come."""
-    root = copy_of(wanted)
-    if root is not None:
+    if (root := copy_of(wanted)) is not None:
         files = files_of(root, wanted)
         if not files:
             raise SuiteError(f"{root} has no file of {wanted.name}: no {', '.join(SUFFIXES)} for the split "
@@ -111,49 +98,48 @@ def find(wanted: HubSet) -> Source:
     splits = builder.config.data_files or {}
     if wanted.split not in splits:
         known = ", ".join(map(str, splits))
-        raise SuiteError(f"{wanted.name}: the hub has no split {wanted.split!r} (known: {known}); {remedy(wanted)}")
+        raise SuiteError(f"{wanted.name}: the hub has no split {wanted.split!r} (known: {known}); {wanted.remedy}")
     files = tuple(map(str, splits[wanted.split]))
-    commits = re.findall(r"@([0-9a-f]{40})/", files[0])
-    return Source(wanted, files, commits[0] if commits else wanted.revision)
+    return Source(wanted, files, next(iter(re.findall(r"@([0-9a-f]{40})/", files[0])), wanted.revision))
 
 
 def subsets(wanted: HubSet) -> list[str]:
     """The configurations of a data set, of which each is a subset."""
-    root = copy_of(wanted)
-    if root is not None:
-        files = sorted(file.relative_to(root) for file in text_files(root))
+    if (root := copy_of(wanted)) is not None:
+        files = [file.relative_to(root) for file in text_files(root)]
         return list(dict.fromkeys(file.parts[0] if len(file.parts) > 1 else file.stem for file in files))
     import datasets
     return datasets.get_dataset_config_names(wanted.path, revision=wanted.revision)
 
 
+def put_there(wanted: HubSet) -> Path | None:
+    """The folder of SUITE_HUB with a copy of a set, if there is one."""
+    folder = Path(os.environ.get("SUITE_HUB", "")).expanduser() / wanted.path
+    return folder if os.environ.get("SUITE_HUB") and folder.is_dir() else None
+
+
 def copy_of(wanted: HubSet) -> Path | None:
     """The folder with a set's files on this disk: of SUITE_HUB, or of the hub's cache if the hub may not be asked."""
-    if (hub := os.environ.get("SUITE_HUB")) and (folder := Path(hub).expanduser() / wanted.path).is_dir():
-        return folder
     import huggingface_hub
-    if not huggingface_hub.is_offline_mode():
-        return None
+    if (folder := put_there(wanted)) or not huggingface_hub.is_offline_mode():
+        return folder
     try:
         return Path(huggingface_hub.snapshot_download(wanted.path, repo_type="dataset", revision=wanted.revision,
                                                       local_files_only=True))
     except (FileNotFoundError, ValueError) as error:
         raise SuiteError(f"{wanted.name} is not in the cache of HF_HOME, and HF_HUB_OFFLINE forbids asking the hub; "
-                         f"download it (hf download --repo-type dataset {wanted.path}), or {remedy(wanted)}") from error
+                         f"download it (hf download --repo-type dataset {wanted.path}), or {wanted.remedy}") from error
 
 
 def copies(domains: Iterable[str]) -> list[list[Any]]:
     """Name, size and time of the files that SUITE_HUB has of these domains: other files make another corpus."""
-    if not (hub := os.environ.get("SUITE_HUB")):
-        return []
-    roots = [(wanted, Path(hub).expanduser() / wanted.path) for name in domains for wanted in DOMAINS[name].sets]
-    return [[file.relative_to(root).as_posix(), *size_and_time(file)]
-            for wanted, root in roots if root.is_dir() for file in files_of(root, wanted)]
+    return [[file.relative_to(root).as_posix(), *size_and_time(file)] for name in domains for wanted in DOMAINS[name]
+            if (root := put_there(wanted)) for file in files_of(root, wanted)]
 
 
-def text_files(root: Path) -> Iterable[Path]:
-    return (path for path in root.rglob("*") if path.suffix in SUFFIXES and path.is_file()
-            and not any(part.startswith(".") for part in path.relative_to(root).parts))
+def text_files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.suffix in SUFFIXES and path.is_file()
+                  and not any(part.startswith(".") for part in path.relative_to(root).parts))
 
 
 def files_of(root: Path, wanted: HubSet) -> list[Path]:
@@ -163,11 +149,11 @@ def files_of(root: Path, wanted: HubSet) -> list[Path]:
     """
     names = (name for name in (wanted.folder, wanted.config) if name)
     base = next((root / name for name in names if (root / name).is_dir()), root)
-    files = sorted(text_files(base))
+    files = text_files(base)
     if base == root and wanted.config and (lone := [file for file in files if file.stem == wanted.config]):
         return lone
 
-    def says(file: Path, splits: Iterable[str]) -> bool:
+    def says(file: Path, *splits: str) -> bool:
         return bool(re.search(rf"(^|/)({'|'.join(splits)})([-.]|/|$)", file.relative_to(base).as_posix()))
-    said = [file for file in files if says(file, SPLITS)]
-    return [file for file in said if says(file, (wanted.split,))] if said else files
+    said = [file for file in files if says(file, *SPLITS)]
+    return [file for file in said if says(file, wanted.split)] if said else files

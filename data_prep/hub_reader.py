@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, count, groupby
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from data_prep.config import Say
-from data_prep.hub import SUFFIXES, HubSet, Source, find, remedy
+from data_prep.hub import SUFFIXES, HubSet, find
 from lib.errors import SuiteError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ CLIENTS = ("httpx", "httpx2", "aiohttp", "requests", "urllib3", "http")     # wh
 REFUSED = (400, 401, 403, 404, 410, 416, 451)       # a status that waiting does not mend
 
 Position = tuple[int, int]      # file (counted over all sets of a domain) and row
-Row = tuple[str | None, str, int, int]      # text or None, the text of `together`, file, row
+Rows = Iterator[tuple[int, int, tuple[str | None, ...]]]        # file, row, and the texts of the columns
 T = TypeVar("T")
 
 
@@ -46,14 +46,13 @@ def passing(error: BaseException) -> bool:
     if status in REFUSED or isinstance(error, (FileNotFoundError, PermissionError, hub.RepositoryNotFoundError,
                                                hub.OfflineModeIsEnabled, hub.EntryNotFoundError)):
         return False
-    kinds = type(error).__mro__
     return any(kind.__module__.split(".")[0] in CLIENTS or kind in (OSError, getattr(hub, "XetDownloadError", None))
-               for kind in kinds)
+               for kind in type(error).__mro__)
 
 
 def patiently(what: str, attempt: Callable[[], T], instead: str, say: Say) -> T:
     """The result of `attempt`, repeated while the network fails; in the end a SuiteError that says what to do."""
-    for number in itertools.count(1):
+    for number in count(1):
         try:
             return attempt()
         except SuiteError:
@@ -76,58 +75,59 @@ def wait_or_raise(what: str, error: Exception, instead: str, number: int, say: S
     time.sleep(wait)
 
 
-def tables(source: Source, file: int, row: int) -> Iterator[pyarrow.Table]:
+def tables(file: str, row: int) -> Iterator[pyarrow.Table]:
     """The rows of a file from `row` on, in order, at most ROWS at a time."""
     import datasets
-    name = source.files[file]
-    kind = next((kind for suffix, kind in SUFFIXES.items() if suffix in name.lower()[-len(".jsonl.gz"):]), "parquet")
+    kind = next((kind for suffix, kind in SUFFIXES.items() if suffix in file.lower()[-len(".jsonl.gz"):]), "parquet")
     options = {"batch_size": ROWS} if kind == "parquet" else {}     # the default, a row group, fails where it is empty
-    rows = datasets.load_dataset(kind, data_files={"train": [name]}, split="train", streaming=True, **options)
+    rows = datasets.load_dataset(kind, data_files={"train": [file]}, split="train", streaming=True, **options)
     yield from (rows.skip(row) if row else rows).with_format("arrow").iter(batch_size=ROWS)
 
 
 class Reader:
     """A domain's documents. Its `sources` are found, and the first rows of each read, before anything is built."""
 
-    def __init__(self, name: str, sets: tuple[HubSet, ...], say: Say) -> None:
+    def __init__(self, name: str, sets: Iterable[HubSet], say: Say) -> None:
         self.name, self._say = name, say
-        self.sources = [patiently(one.name, lambda one=one: find(one), remedy(one), say) for one in sets]
-        self.files = [(source, number) for source in self.sources for number in range(len(source.files))]
-        for file, (source, number) in enumerate(self.files):
-            if number == 0 and next(self.columns(file), None) is None:
-                raise SuiteError(f"{self.where(file)} has no rows; fetch it again, or {remedy(source.set)}")
+        self.sources = [patiently(one.name, lambda one=one: find(one), one.remedy, say) for one in sets]
+        self.files = [(source, file) for source in self.sources for file in source.files]
+        for number, (source, file) in enumerate(self.files):
+            if file == source.files[0] and next(self.rows(number), None) is None:
+                raise SuiteError(f"{self.where(number)} has no rows; fetch it again, or {source.set.remedy}")
 
-    def where(self, file: int) -> str:
-        source, number = self.files[file]
-        return source.files[number] if source.local else source.name(number)
+    def where(self, number: int) -> str:
+        source, file = self.files[number]
+        return file if source.local else source.name(file)
 
-    def columns(self, file: int, row: int = 0) -> Iterator[tuple[int, list[list[str | None]], list[str | None]]]:
-        """Batches of rows through connections that drop: first row, columns of text, column `together`."""
-        source, number = self.files[file]
-        wanted, failed = source.set, 0
+    def rows(self, number: int, row: int = 0) -> Iterator[tuple[int, tuple[str | None, ...]]]:
+        """The rows of a file from `row` on, through connections that drop: their number, and the texts of the columns.
+        """
+        (source, file), failed = self.files[number], 0
         while True:
             try:
-                for table in tables(source, number, row):
-                    yield row, [self._strings(table, column, file, row) for column in wanted.columns], (
-                        self._strings(table, wanted.together, file, row) if wanted.together else [])
-                    row, failed = row + len(table), 0
+                for table in tables(file, row):
+                    columns = [self._strings(table, column, number, row) for column in source.set.columns]
+                    for texts in zip(*columns, strict=True):
+                        yield row, texts
+                        row += 1
+                    failed = 0
                 return
             except SuiteError:
                 raise
             except Exception as error:
                 if source.local:
-                    raise SuiteError(f"{self.where(file)} cannot be read after row {row} ({type(error).__name__}: "
+                    raise SuiteError(f"{self.where(number)} cannot be read after row {row} ({type(error).__name__}: "
                                      f"{error}); it may be damaged or cut off: fetch it again") from error
                 failed += 1
-                wait_or_raise(f"{self.where(file)}, row {row}", error, remedy(wanted), failed, self._say)
+                wait_or_raise(f"{self.where(number)}, row {row}", error, source.set.remedy, failed, self._say)
 
-    def _strings(self, table: pyarrow.Table, column: str, file: int, row: int) -> list[str | None]:
+    def _strings(self, table: pyarrow.Table, column: str, number: int, row: int) -> list[str | None]:
         import pyarrow
-        where = f"{self.where(file)}, rows from {row}"
+        where = f"{self.where(number)}, rows from {row}"
         if column not in table.column_names:
             known = ", ".join(table.column_names)
             raise SuiteError(f"{where}: no column {column!r} (there are {known}); the data set has changed, or the "
-                             f"copy is of another one: {remedy(self.files[file][0].set)}")
+                             f"copy is of another one: {self.files[number][0].set.remedy}")
         kind = table.schema.field(column).type
         if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind) or pyarrow.types.is_null(kind)):
             raise SuiteError(f"{where}: column {column!r} is {kind}, not text")
@@ -135,53 +135,39 @@ class Reader:
 
     def documents(self, position: Position = (0, 0)) -> Iterator[HubDocument]:
         """The documents from `position` on, the `after` of a document: those that an undisturbed reader reads next."""
-        file, row = position
-        for source in dict.fromkeys(source for source, _ in self.files[file:]):
-            last = max(number for number, (other, _) in enumerate(self.files) if other is source)
-            rows = self._rows(file, row, last)
+        first, row = position
+        for source, group in groupby(range(first, len(self.files)), lambda number: self.files[number][0]):
+            numbers = list(group)
+            rows = ((number, at, texts) for number in numbers
+                    for at, texts in self.rows(number, row if number == first else 0))
             if source.set.begins:
-                yield from self._grouped(rows, source.set, (last + 1, 0))
+                yield from grouped(rows, source.set, (numbers[-1] + 1, 0))
             else:
-                yield from self._single(rows)
-            file, row = last + 1, 0
+                yield from single(rows, source.set)
 
-    def _rows(self, file: int, row: int, last: int) -> Iterator[Row]:
-        """All rows up to the end of file `last`."""
-        for number in range(file, last + 1):
-            for first, columns, together in self.columns(number, row):
-                for at, values in enumerate(zip(*columns, strict=True)):
-                    there = [value for value in values if value is not None]
-                    text = "\n".join(there) if len(there) == len(values) else None
-                    yield text, (together[at] if together else None) or text or "", number, first + at
-            row = 0
 
-    @staticmethod
-    def _single(rows: Iterator[Row]) -> Iterator[HubDocument]:
-        """Each row with a text is a document."""
+def single(rows: Rows, wanted: HubSet) -> Iterator[HubDocument]:
+    """Each row with a text is a document."""
+    passed_over = 0
+    for file, row, texts in rows:
+        text = "" if None in texts else "\n".join(texts)
+        if not text.strip():
+            passed_over += 1
+            continue
+        together = texts[wanted.columns.index(wanted.together)] if wanted.together else ""
+        yield HubDocument(text, together or text, file, row, (file, row + 1), passed_over)
         passed_over = 0
-        for text, together, file, row in rows:
-            if text is None or not text.strip():
-                passed_over += 1
-                continue
-            yield HubDocument(text, together, file, row, (file, row + 1), passed_over)
-            passed_over = 0
 
-    @staticmethod
-    def _grouped(rows: Iterator[Row], wanted: HubSet, end: Position) -> Iterator[HubDocument]:
-        """Lines put together to documents; the lines before the first beginning are one too."""
-        begins, lines, start, passed_over = re.compile(wanted.begins), [], None, 0
 
-        def document(after: Position) -> Iterator[HubDocument]:
+def grouped(rows: Rows, wanted: HubSet, end: Position) -> Iterator[HubDocument]:
+    """Lines put together to documents; the lines before the first beginning are one too."""
+    begins, lines, start, passed_over = re.compile(wanted.begins), [], end, 0
+    for file, row, (found,) in chain(rows, [(*end, (None,))]):
+        line = (found or "").rstrip("\n")
+        if not lines or (file, row) == end or begins.search(line):
             text = "\n".join(lines).strip("\n")
             if text.strip():
-                yield HubDocument(text, text, *start, after, passed_over)
-        for text, _, file, row in rows:
-            line = (text or "").rstrip("\n")
-            if start is None or begins.search(line):
-                if start is not None:
-                    yield from document((file, row))
-                lines, start, passed_over = [], (file, row), 0
-            lines.append(line)
-            passed_over += text is None
-        if start is not None:
-            yield from document(end)
+                yield HubDocument(text, text, *start, (file, row), passed_over)
+            lines, start, passed_over = [], (file, row), 0
+        lines.append(line)
+        passed_over += found is None

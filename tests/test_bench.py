@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,12 +15,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lib.errors import SuiteError
 from lib.patterns.learned import fractional_rungs
-from suite.bench import cases, counting, measure, memory, rows, run, tables
+from suite.bench import cases, counting, measure, memory, rows, run, tables, timing
 from suite.bench.cases import Setting, Tensors
 from suite.bench.measure import Bench, Scope, quiet
 from suite.bench.rows import Row
 from suite.bench.steps import StepSetting
-from suite.bench.timing import LEAST_ROUNDS, Spread, interleaved, ratio
+from suite.bench.timing import Spread, interleaved, ratio
 from suite.run import worker
 from suite.settings import profiles
 
@@ -33,70 +33,66 @@ class Machine:
     def __init__(self, slow=lambda made: 1.0):
         self.now, self.slow, self.made = 0.0, slow, []
 
-    def __call__(self) -> float:
-        return self.now
-
     def call(self, name: str, seconds: float, first: float = 0.0):
         def made():
             self.now += self.slow(len(self.made)) * (seconds + (first if name not in self.made else 0.0))
             self.made.append(name)
         return made
 
+    def timed(self, calls, rounds: int, seconds: float = 1e9):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: self.now))
+            return interleaved(calls, rounds=rounds, seconds=seconds, timed=timing.by_clock())
+
 
 @pytest.fixture(autouse=True)
-def apart(tmp_path, monkeypatch):
+def apart(outputs):
     """Outputs of its own, and one thread: tests share the cores."""
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(SMALL, Scope((256,)), print)
+
+
 # Time
 
 def test_when_two_calls_are_timed_then_their_ratio_is_that_of_their_times_and_the_first_call_is_left_out():
     clock = Machine()
-    found = interleaved({"a": clock.call("a", 0.3, first=100), "b": clock.call("b", 0.9)}, rounds=5, seconds=1e9,
-                        clock=clock)
+    found = clock.timed({"a": clock.call("a", 0.3, first=100), "b": clock.call("b", 0.9)}, 5)
     assert found["a"] == pytest.approx([0.3] * 5) and found["b"] == pytest.approx([0.9] * 5)
     assert ratio(found["b"], found["a"]) == Spread(*[pytest.approx(3)] * 3, 5)
 
 
 def test_when_the_machine_is_slow_in_some_rounds_then_times_differ_and_ratios_do_not():
     clock = Machine(slow=lambda made: 8.0 if made // 2 % 3 == 0 else 1.0)                 # two calls a round
-    found = interleaved({"a": clock.call("a", 0.5), "b": clock.call("b", 2.0)}, rounds=12, seconds=1e9, clock=clock)
+    found = clock.timed({"a": clock.call("a", 0.5), "b": clock.call("b", 2.0)}, 12)
     assert max(found["a"]) == pytest.approx(8 * min(found["a"]))
     assert [b / a for a, b in zip(found["a"], found["b"], strict=True)] == pytest.approx([4.0] * 12)
 
 
-def test_when_rounds_are_made_then_each_begins_with_another_call():
+def test_when_rounds_are_made_then_each_begins_with_another_call_and_none_after_the_time_is_up_but_the_least():
     clock = Machine()
-    interleaved({name: clock.call(name, 1.0) for name in "abc"}, rounds=3, seconds=1e9, clock=clock)
+    clock.timed({name: clock.call(name, 1.0) for name in "abc"}, 3)
     assert "".join(clock.made[3:]) == "abcbcacab"
+    assert len(clock.timed({"a": clock.call("a", 1.0)}, 100, seconds=7.5)["a"]) == 8
+    assert len(clock.timed({"a": clock.call("a", 1.0)}, 100, seconds=0)["a"]) == timing.LEAST_ROUNDS
 
 
-def test_when_the_time_is_up_then_no_round_begins_but_the_least_are_made():
+def test_when_a_call_is_short_then_it_is_repeated_and_what_a_call_before_it_costs_is_not_counted():
     clock = Machine()
-    found = interleaved({"a": clock.call("a", 1.0)}, rounds=100, seconds=7.5, clock=clock)
-    assert len(found["a"]) == 8
-    assert len(interleaved({"a": clock.call("a", 1.0)}, rounds=100, seconds=0, clock=clock)["a"]) == LEAST_ROUNDS
-
-
-def test_when_a_call_is_short_then_it_is_repeated_and_its_mean_is_told():
-    clock = Machine()
-    found = interleaved({"a": clock.call("a", 1e-4)}, rounds=3, seconds=1e9, clock=clock)
+    found = clock.timed({"a": clock.call("a", 1e-4)}, 3)
     assert found["a"] == pytest.approx([1e-4] * 3) and len(clock.made) == 2 + 3 * (20 + 20)
-
-
-def test_when_a_short_call_is_slow_after_another_then_that_is_not_counted():
-    clock = Machine()
     short = clock.call("short", 1e-2)
 
     def disturbed():
         clock.now += 1.0 * (clock.made[-1:] == ["long"])
         short()
-    found = interleaved({"short": disturbed, "long": clock.call("long", 0.5)}, rounds=4, seconds=1e9, clock=clock)
+    found = clock.timed({"short": disturbed, "long": clock.call("long", 0.5)}, 4)
     assert found["short"] == pytest.approx([1e-2] * 4) and found["long"] == pytest.approx([0.5] * 4)
 
 
@@ -109,23 +105,19 @@ def test_when_a_spread_is_taken_then_it_is_numpys_quartiles():
 # Counts
 
 @pytest.mark.parametrize("pass_", counting.PASSES)
-def test_when_operations_are_counted_then_they_are_torchs_own_count_of_the_gather(pass_):
+def test_when_a_call_is_counted_then_operations_are_torchs_own_count_and_traffic_is_its_tensors(pass_):
     T = 24
     call = cases.call_of("gather", SMALL, T, pass_)
     with FlopCounterMode(display=False) as counter:
         call()
-    assert counting.flops(T * SMALL.keys(T), SMALL.batch * SMALL.heads, SMALL.head_dim,
-                          pass_) == counter.get_total_flops()
-
-
-@pytest.mark.parametrize("pass_", counting.PASSES)
-def test_when_traffic_is_counted_then_it_is_the_tensors_of_the_call(pass_):
-    x = Tensors.random(SMALL, 40, grad=True)
-    out = cases.attention("dense", SMALL, 40, grad=True).attend(x)
+    counted = counting.flops(T * SMALL.keys(T), SMALL.batch * SMALL.heads, SMALL.head_dim, pass_)
+    assert counted == counter.get_total_flops()
+    x = Tensors.random(SMALL, T, grad=True)
+    out = cases.attention("dense", SMALL, T, grad=True).attend(x)
     moved = [x.q, x.k, x.v, out]
     if pass_ != "forward":
         moved += [x.q, x.k, x.v, x.d_out, *torch.autograd.grad(out, (x.q, x.k, x.v), x.d_out)]
-    assert counting.traffic(*SMALL.bytes(40), pass_) == sum(tensor.nbytes for tensor in moved)
+    assert counting.traffic(*SMALL.bytes(T), pass_) == sum(tensor.nbytes for tensor in moved)
 
 
 @pytest.mark.parametrize("T, size", [(64, 16), (70, 16), (10, 16), (129, 32)])
@@ -171,17 +163,25 @@ def test_when_alpha_is_learned_then_it_moves_from_call_to_call_and_no_rung_comes
     assert all(0 < t < 1 for _, t, _ in first)
 
 
-def test_when_a_call_would_need_too_much_memory_or_time_then_it_is_left_out_and_the_reason_is_kept():
-    bench = Bench(Setting(), Scope((256,)), print)
-    assert bench.left_out("dense", 2**17, "forward") == "" and bench.left_out("torch", 2**17, "forward+backward") == ""
-    assert all("GiB" in bench.left_out(*large, "forward") for large in (("masked", 2**14), ("reference", 2**13)))
-    assert bench.left_out("gather", 4096, "forward+backward") == "" and bench.left_out("masked", 8192, "forward") == ""
-    bench.seconds["dense", "forward"] = (1024, 1.0)
-    assert bench.left_out("dense", 2048, "forward") == "" and "16 seconds" in bench.left_out("dense", 4096, "forward")
-    bench.seconds["torch", "forward"] = (1024, 1.0)
-    # its time grows with the length alone
-    assert bench.left_out("torch", 4096, "forward") == ""
-    assert "backward" in bench.left_out("flex", 256, "forward+backward")
+def test_when_a_call_needs_too_much_memory_or_time_or_fails_then_it_is_left_out_and_the_reason_is_kept(monkeypatch):
+    large = Bench(Setting(), Scope((256,)), print)
+    assert large.left_out("dense", 2**17, "forward") == "" and large.left_out("torch", 2**17, "forward+backward") == ""
+    assert all("GiB" in large.left_out(*call, "forward") for call in (("masked", 2**14), ("reference", 2**13)))
+    assert large.left_out("gather", 4096, "forward+backward") == "" and large.left_out("masked", 8192, "forward") == ""
+    large.seconds = {("dense", "forward"): (1024, 1.0), ("torch", "forward"): (1024, 1.0)}
+    assert large.left_out("dense", 2048, "forward") == "" and "16 seconds" in large.left_out("dense", 4096, "forward")
+    assert large.left_out("torch", 4096, "forward") == ""               # its time grows with the length alone
+    assert "backward" in large.left_out("flex", 256, "forward+backward")
+
+    def fails():
+        raise RuntimeError("no compiler\nhere")
+    monkeypatch.setattr(cases, "flex", lambda setting, T: lambda x: fails())
+    monkeypatch.setattr(Bench, "peak", counting.Peak(1e9, 1e9))
+    scope = Scope((16,), rounds=1, seconds=0, names=("dense", "flex"))
+    found = Bench(SMALL, scope, print).contest(16, "forward")
+    assert [(row.backend, row.note) for row in found if row.measure == "time"] == [
+        ("flex", "left out: RuntimeError (no compiler)")]
+    assert {row.backend for row in found if row.ratio is not None} == {"dense"}
 
 
 @pytest.mark.slow
@@ -195,10 +195,10 @@ def test_when_memory_is_measured_then_the_gather_takes_what_its_keys_and_values_
     assert both > 1.3 * gathered
 
 
-def test_when_the_process_that_measures_memory_fails_then_it_is_said(monkeypatch):
-    monkeypatch.setattr(memory.sys, "executable", shutil.which("false"))
-    with pytest.raises(SuiteError, match="status 1"):
-        memory.extra_memory(Setting(), [])
+def test_when_the_process_that_measures_memory_is_ended_then_it_is_said(monkeypatch):
+    monkeypatch.setattr(memory, "measured", exec)
+    with pytest.raises(SuiteError, match="the process that measures memory was ended"):
+        memory.extra_memory("import os; os._exit(1)", [{}])
 
 
 def test_when_everything_is_measured_then_every_measure_has_rows_with_all_that_a_reader_needs(monkeypatch):
@@ -212,31 +212,28 @@ def test_when_everything_is_measured_then_every_measure_has_rows_with_all_that_a
     found = measure.measure(dataclasses.replace(SMALL, batch=1), scope, heard.append)
     assert {row.measure for row in found if row.ratio is not None} == set(rows.MEASURES) - {"error"} and len(heard) > 8
     for row in found:
-        assert row.note or (row.ratio >= 0 and row.spread[0] <= row.ratio <= row.spread[1]
-                            and row.rounds in (1, 3)), row
+        measured = row.ratio is not None and row.ratio >= 0 and row.spread[0] <= row.ratio <= row.spread[1]
+        assert row.note or (measured and row.rounds in (1, 3)), row
         assert row.pass_ in (*counting.PASSES, "step") and row.keys and row.machine and row.code and row.threads
     (time,) = rows.select(found, "time", backend="torch", against="dense", length=64, pass_="forward")
     assert time.ms > 0 and time.against_ms > 0
-    assert {row.pattern for row in rows.select(found, "pattern")} >= {"scaled_base", "learned", "adaptive_span",
-                                                                      "power_law"}
+    shown = {row.pattern for row in rows.select(found, "pattern")}
+    assert len(shown) == 20 and {"scaled_base", "learned", "adaptive_span", "power_law"} <= shown
     assert "scaled_base" in tables.text(found) and "used 25 % of the cores" in tables.text(found)
     assert rows.write(found).name == "bench.json" and rows.read() == found
 
 
-def test_when_two_are_compared_then_more_is_faster_except_where_growth_is_told():
-    bench = Bench(SMALL, Scope((256,)), print)
-    bench.busy = 0.0
+def test_when_two_are_compared_then_more_is_faster_except_where_growth_is_told(bench):
     own, other = [0.1, 0.2, 0.4], [0.3, 0.6, 1.2]
-    for measure_ in ("time", "pattern", "training_step", "learned_over_fixed", "length_growth"):
-        expected = 1 / 3 if measure_ in ("learned_over_fixed", "length_growth") else 3
+    for measure_ in ("time", "pattern", "training_step", *measure.GROWTH):
+        expected = 1 / 3 if measure_ in ("learned_over_fixed", "length_growth", "plan", "flops", "bytes") else 3
         found = bench.compared(measure_, "torch", "dense", "forward", 256, own, other)
         assert found.ratio == pytest.approx(expected) and found.spread == pytest.approx((expected, expected)), measure_
         assert (found.ms, found.against_ms) == (pytest.approx(200), pytest.approx(600))
 
 
-def test_when_a_time_is_held_against_the_machine_then_it_is_over_what_the_counted_work_takes_at_its_peak():
-    bench, T = Bench(SMALL, Scope((256,)), print), 50
-    bench.busy, bench.peak = 0.0, counting.Peak(flops=1e9, bytes=1e6)
+def test_when_a_time_is_held_against_the_machine_then_it_is_over_what_the_counted_work_takes_at_its_peak(bench):
+    bench.peak, T = counting.Peak(flops=1e9, bytes=1e6), 50
     arithmetic, traffic = bench.distances("torch", T, "forward", [0.5] * 3)
     operations = 4 * 2 * SMALL.head_dim * 4 * SMALL.fixed.mask(0, T)[0].sum()              # B = 2, H = 4
     assert arithmetic.counted == operations and arithmetic.ratio == pytest.approx(0.5 * 1e9 / operations)
@@ -246,9 +243,7 @@ def test_when_a_time_is_held_against_the_machine_then_it_is_over_what_the_counte
     assert dense.counted == 4 * 2 * 4 * 8 * T * (T + 1) / 2
 
 
-def test_when_memory_becomes_rows_then_it_is_over_q_and_the_others_over_it():
-    bench = Bench(SMALL, Scope((256,)), print)
-    bench.busy = 0.0
+def test_when_memory_becomes_rows_then_it_is_over_q_and_the_others_over_it(bench):
     mib = {"dense": 6.0, "gather": 30.0, "torch": 2.0, "cpu": None}
     found = {(name, 256, "forward"): value for name, value in mib.items()} | {("masked", 512, "forward"): 9.0}
     over_q, *others = bench.memory_rows(("torch", 256, "forward"), found)
@@ -261,17 +256,13 @@ def test_when_memory_becomes_rows_then_it_is_over_q_and_the_others_over_it():
     assert unseen.ratio is None and "peak" in unseen.note
 
 
-def test_when_a_pattern_has_no_defaults_then_the_others_are_measured():
-    assert len(cases.every_pattern(SMALL)) == 20 and "dense" not in cases.every_pattern(SMALL)
-
-
 # Rows
 
-def made_up(measure: str, ratio: float | None, length: int = 1024, **more) -> Row:
+def made_up(measure: str, ratio: float | None, **more) -> Row:
     values = {"backend": "cpu", "against": "dense", "pass_": "forward+backward", "rounds": 9}
     if ratio is not None:
         values |= {"spread": (0.9 * ratio, 1.1 * ratio), "ms": 2.0, "against_ms": 2.0 * ratio}
-    return Row(measure, length=length, ratio=ratio, **values | more)
+    return Row(measure, length=1024, ratio=ratio, **values | more)
 
 
 def test_when_rows_are_written_then_the_file_is_a_list_with_the_fields_that_the_readme_explains():
@@ -296,7 +287,7 @@ def test_when_the_command_is_given_then_a_quick_measurement_leaves_the_full_one_
     assert rows.read() == [] and len(rows.read("quick")) == 1
     run(quick=False)
     assert rows.read() == [made_up("time", 2.0)] and "1 row" in capsys.readouterr().out
-    assert set(asked[0].lengths) < set(asked[1].lengths) and asked[1].growth == (4096, asked[1].lengths[-1])
+    assert set(asked[0].lengths) < set(asked[1].lengths)
 
 
 # A quiet machine
