@@ -76,10 +76,7 @@ def documents(root: Path, paths: Iterable[Path], notes: list[str]) -> Iterator[D
 def _refuse_what_is_no_text(path: Path) -> None:
     if path.stat().st_size == 0:
         raise SuiteError(f"{path} is empty; remove it or fill it")
-    if path.suffix.lower() == ".parquet":
-        next(_parquet_rows(path), None)
-    else:
-        next(_decoded(path))
+    next(_parquet_rows(path) if path.suffix.lower() == ".parquet" else _decoded(path), None)
 
 
 def _decoded(path: Path) -> Iterator[str]:
@@ -92,8 +89,8 @@ def _decoded(path: Path) -> Iterator[str]:
                 yield block
         except UnicodeDecodeError as error:
             offset = file.buffer.tell() - len(error.object) + error.start
-            raise SuiteError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at offset {offset}; save it as "
-                             "UTF-8") from error
+            raise SuiteError(f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at offset {offset}; save it "
+                             "as UTF-8") from error
 
 
 def cut(blocks: Iterable[str]) -> Iterator[str]:

@@ -97,7 +97,7 @@ def test_when_plain_text_is_long_then_it_is_cut_at_paragraphs_and_nothing_is_los
 BAD: dict[str, tuple[str, bytes, str]] = {
     "empty": ("bad.txt", b"", "is empty"),
     "blank": ("bad.txt", b" \n\n \t\n", "has no text in it"),
-    "binary": ("bad.txt", b"ELF\0\1\2" * 50, r"is binary \(a zero byte at offset 3\)"),
+    "binary": ("bad.txt", b"ELF\0\1\2" * 50, "is binary"),
     "binary later": ("bad.txt", b"word " * 5000 + b"\0", "is binary"),
     "latin-1": ("bad.txt", "caf\u00e9 au lait".encode("latin-1"), "is not UTF-8: byte 0xe9 at offset 3"),
     "latin-1 later": ("bad.txt", b"a" * ((1 << 20) + 5) + b"\xff ok", "byte 0xff at offset 1048581"),
@@ -110,7 +110,7 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "number as text": ("bad.jsonl", b'{"text": "a"}\n{"text": 5}\n', "line 2 has no text in text"),
     "no column": ("bad.jsonl", b'{"id": "a b c d", "n": 3}\n', "has no column of text: .* among id, n"),
     "no rows": ("bad.jsonl", b"\n\n", "has no rows"),
-    "no parquet": ("bad.parquet", b"PAR2" + b"x" * 100, "is no whole parquet file"),
+    "no parquet": ("bad.parquet", b"PAR2" + b"x" * 100, "cannot be read as parquet"),
 }
 
 
@@ -130,7 +130,7 @@ def test_when_parquet_is_cut_off_or_damaged_then_the_error_names_it(root):
     write_parquet(file, {"text": [f"a row of text, number {n}" for n in range(400)]})
     whole = file.read_bytes()
     file.write_bytes(whole[:-100])
-    with pytest.raises(SuiteError, match="bad.parquet is no whole parquet file"):
+    with pytest.raises(SuiteError, match="bad.parquet cannot be read as parquet after row 0"):
         read(root)
     file.write_bytes(whole[:200] + b"\xff" * 2000 + whole[2200:])
     with pytest.raises(SuiteError, match="bad.parquet cannot be read as parquet after row"):
@@ -139,7 +139,7 @@ def test_when_parquet_is_cut_off_or_damaged_then_the_error_names_it(root):
 
 def test_when_a_domain_is_too_short_then_the_error_names_its_files_and_says_what_is_needed(root):
     (root / "good" / "a.txt").write_text(Story(0, 0).text)
-    with pytest.raises(SuiteError, match=r"'good' is too short: \d+ training .*16392 and 2049 are needed. Add .*a.txt"):
+    with pytest.raises(SuiteError, match=r"'good' has \d+ train tokens .*16,392 are needed: add text to .*a.txt"):
         built(root)
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("hub_outputs")
 
 
 def reader(name: str) -> Reader:
-    return Reader(name, DOMAINS[name].sets, print)
+    return Reader(name, DOMAINS[name], print)
 
 
 def texts(name: str) -> list[str]:
@@ -89,11 +89,11 @@ class Dropping:
     def __init__(self, batch: int, failures: int, error: Exception) -> None:
         self.batch, self.failures, self.error, self.calls = batch, failures, error, 0
 
-    def __call__(self, source: hub.Source, file: int, row: int):
+    def __call__(self, file: str, row: int):
         self.calls += 1
         if self.calls % (self.failures + 1):
             raise self.error
-        table = parquet.read_table(source.files[file])
+        table = parquet.read_table(file)
         if row < len(table):
             yield table.slice(row, self.batch)
             raise self.error
@@ -171,14 +171,14 @@ def test_when_files_are_the_hub_s_own_then_names_do_not_have_their_commit(monkey
     asked = []
     monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: asked.append((a, k)) or SimpleNamespace(
         config=SimpleNamespace(data_files={"train": [url]})))
-    found = hub.find(DOMAINS["enwik8"].sets[0])
+    found = hub.find(DOMAINS["enwik8"][0])
     assert asked == [(("LTCB/enwik8", "enwik8"), {"revision": "refs/convert/parquet"})]
     assert (found.files, found.revision, found.local) == ((url,), commit, False)
-    assert found.facts()["files"] == ["LTCB/enwik8/enwik8/train/0000.parquet"]
+    assert found.name(url) == "LTCB/enwik8/enwik8/train/0000.parquet"
     monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: SimpleNamespace(
         config=SimpleNamespace(data_files={"test": [url]})))
     with pytest.raises(SuiteError, match=r"no split 'train' \(known: test\)"):
-        hub.find(DOMAINS["enwik8"].sets[0])
+        hub.find(DOMAINS["enwik8"][0])
 
 
 def test_when_the_hub_may_not_be_asked_then_its_cache_is_read_or_the_error_names_the_download(tmp_path, monkeypatch):
@@ -187,20 +187,20 @@ def test_when_the_hub_may_not_be_asked_then_its_cache_is_read_or_the_error_names
     real, cache, commit = huggingface_hub.snapshot_download, tmp_path / "hub", "a" * 40
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: real(*a, cache_dir=cache, **k))
     with pytest.raises(SuiteError, match="not in the cache of HF_HOME.*hf download --repo-type dataset roneneldan/"):
-        hub.find(DOMAINS["tinystories"].sets[0])
+        hub.find(DOMAINS["tinystories"][0])
     own = cache / "datasets--roneneldan--TinyStories"
     write(own / "snapshots" / commit / "data/train-00000-of-00001.parquet", {"text": ["from the cache"]})
     (own / "refs").mkdir()
     (own / "refs/main").write_text(commit)
     assert texts("tinystories") == ["from the cache"]
-    assert hub.find(DOMAINS["tinystories"].sets[0]).revision == commit
+    assert hub.find(DOMAINS["tinystories"][0]).revision == commit
 
 
 def test_when_the_tables_are_read_then_every_set_says_licence_and_remedy_and_lines_have_a_beginning():
-    sets = [own for domain in DOMAINS.values() for own in domain.sets] + list(EVALUATIONS.values())
+    sets = [own for domain in DOMAINS.values() for own in domain] + list(EVALUATIONS.values())
     assert all(own.path.count("/") == 1 and own.licence and own.instead and own.columns for own in sets)
     assert {"fineweb_edu", "wikipedia", "tinystories", "math", "wikitext103", "enwik8"} == set(DOMAINS)
-    assert [name for name, domain in DOMAINS.items() if domain.finite] == ["wikitext103", "enwik8"]
+    assert [name for name, domain in DOMAINS.items() if domain[0].finite] == ["wikitext103", "enwik8"]
 
 
 def test_when_copies_lie_as_the_hub_has_them_then_every_set_finds_its_own_files(tmp_path, monkeypatch):
@@ -216,22 +216,22 @@ def test_when_copies_lie_as_the_hub_has_them_then_every_set_finds_its_own_files(
 
     def found(own: hub.HubSet) -> list[str]:
         return [Path(file).relative_to(tmp_path / own.path).as_posix() for file in hub.find(own).files]
-    assert found(DOMAINS["wikipedia"].sets[0]) == ["20231101.en/train-00000-of-00041.parquet",
+    assert found(DOMAINS["wikipedia"][0]) == ["20231101.en/train-00000-of-00041.parquet",
                                                    "20231101.en/train-00001-of-00041.parquet"]
-    assert found(DOMAINS["enwik8"].sets[0]) == ["enwik8/train/0000.parquet"]
+    assert found(DOMAINS["enwik8"][0]) == ["enwik8/train/0000.parquet"]
     assert found(EVALUATIONS["lambada"]) == ["default/test/0000.parquet"]
     shutil.rmtree(tmp_path / "LTCB/enwik8")
     (tmp_path / "LTCB/enwik8").mkdir()
     (tmp_path / "LTCB/enwik8/enwik8.txt").write_text("  <page>\n  </page>\n")
-    assert found(DOMAINS["enwik8"].sets[0]) == ["enwik8.txt"]
+    assert found(DOMAINS["enwik8"][0]) == ["enwik8.txt"]
     assert [d.text for d in reader("enwik8").documents()] == ["  <page>\n  </page>"]
 
 
 def test_when_enwik8_is_cut_then_at_its_pages():
     lines = ["<mediawiki>", "  <page>", "    <title>A</title>", "  </page>", "  <page>", "    <title>B</title>",
              "  </page>"]
-    rows = ((line, line, 0, number) for number, line in enumerate(lines))
-    found = list(Reader._grouped(rows, DOMAINS["enwik8"].sets[0], (1, 0)))
+    rows = ((0, number, (line,)) for number, line in enumerate(lines))
+    found = list(hub_reader.grouped(rows, DOMAINS["enwik8"][0], (1, 0)))
     assert [d.text.split("\n")[0] for d in found] == ["<mediawiki>", "  <page>", "  <page>"]
     assert [d.after for d in found] == [(0, 1), (0, 4), (1, 0)]
 

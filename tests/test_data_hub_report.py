@@ -82,8 +82,8 @@ def test_when_an_evaluation_set_lacks_a_text_then_the_error_names_the_row_and_no
           {"sentence_good": ["A dog runs.", None], "sentence_bad": ["A dog run.", "x"]})
     with pytest.raises(SuiteError,
                        match=r"wh_island/train-00000-of-00001.parquet, row 1 has no text in 'sentence_good'"):
-        hub_build.fetch(tmp_path / "work", print)
-    assert not (tmp_path / "work/evaluations/blimp.json").exists()
+        hub_build.fetch(tmp_path / "evaluations", print)
+    assert not (tmp_path / "evaluations/blimp.json").exists()
 
 
 def test_when_blimp_s_own_files_are_there_then_each_is_a_subset(tmp_path, monkeypatch):
@@ -91,9 +91,9 @@ def test_when_blimp_s_own_files_are_there_then_each_is_a_subset(tmp_path, monkey
     shutil.rmtree(tmp_path / "hub/nyu-mll/blimp")
     for subset in ("principle_A_case_1", "passive_1"):
         write(tmp_path / f"hub/nyu-mll/blimp/{subset}.jsonl", {"sentence_good": ["Good."], "sentence_bad": ["Bad."]})
-    facts = hub_build.fetch(tmp_path / "work", print)
+    facts = hub_build.fetch(tmp_path / "evaluations", print)
     assert (facts["blimp"]["subsets"], facts["blimp"]["items"]) == (2, 2)
-    assert sorted(path.stem for path in (tmp_path / "work/evaluations/blimp").iterdir()) == ["passive_1",
+    assert sorted(path.stem for path in (tmp_path / "evaluations/blimp").iterdir()) == ["passive_1",
                                                                                              "principle_A_case_1"]
 
 
