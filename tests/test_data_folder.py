@@ -139,7 +139,7 @@ def test_when_parquet_is_cut_off_or_damaged_then_the_error_names_it(root):
 
 def test_when_a_domain_is_too_short_then_the_error_names_its_files_and_says_what_is_needed(root):
     (root / "good" / "a.txt").write_text(Story(0, 0).text)
-    with pytest.raises(SuiteError, match=r"'good' has \d+ train tokens .*16,392 are needed: add text to .*a.txt"):
+    with pytest.raises(SuiteError, match=r"'good' has [\d,]+ train tokens .*16,392 are needed: add text to .*a.txt"):
         built(root)
 
 

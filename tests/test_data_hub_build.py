@@ -207,7 +207,7 @@ def test_when_files_go_beyond_the_last_commit_then_that_is_cut_off_and_shorter_o
     assert again.state == committed and file.stat().st_size == 2 * committed["train"]["tokens"]
     again.close()
     file.write_bytes(b"cut")
-    with pytest.raises(SuiteError, match="train-fineweb_edu.bin is shorter than when it was written; delete .* to build it again"):
+    with pytest.raises(SuiteError, match="train-fineweb_edu.bin is shorter than when it was written; delete .* to"):
         filling()
 
 
@@ -220,7 +220,7 @@ def test_when_text_is_short_then_finite_domains_give_what_they_have_and_others_a
                                         "fewer than were asked for"]
     assert 16_000 < facts["train"]["tokens"] < 40_000 and 2_049 <= facts["heldout"]["tokens"] < 6_000
     with pytest.raises(SuiteError,
-                       match=r"domain 'tinystories' has [\d,]+ train tokens .*at vocab = 400; 900,000 are needed.*"
+                       match=r"domain 'tinystories' has [\d,]+ train tokens .*; 900,000 are needed.*"
                                          "complete the copy of roneneldan/TinyStories"):
         build.corpus(dataclasses.replace(big, hub=("tinystories",), train_tokens=900_000))
 
