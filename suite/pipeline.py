@@ -23,8 +23,7 @@ from suite.plan.outlook import Planned, outlook, planned
 from suite.report import NotebookStatus
 from suite.run import execute, stamps
 from suite.run.database import Database, claim
-from suite.run.engine import EngineError, ensure
-from suite.run.replicates import by_need, with_seeds
+from suite.run.engine import EngineError, by_need, ensure, with_seeds
 from suite.settings.fingerprints import run_fingerprint
 from suite.settings.parameters import notebook_names
 

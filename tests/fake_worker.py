@@ -34,8 +34,8 @@ class Fake(worker.Worker):
     def best_device(self):
         return "cpu"
 
-    def open_corpus(self, path):
-        return SimpleNamespace(path=path, fingerprint="corpus")
+    def corpus(self, path):
+        return SimpleNamespace(path=path, fingerprint="corpus") if path else None
 
     def train(self, run, corpus, folder, progress):
         data, checkpoint = dict(run.data.parameters), folder / "checkpoint.pt"

@@ -80,7 +80,7 @@ def test_when_k_is_chosen_then_it_is_the_largest_prime_that_fits():
 
 
 def test_when_patterns_are_compared_then_the_table_is_ranked_and_marks_the_pattern(small):
-    job = Job.of(RunConfig(PatternSpec.of("local", window=3), small.model, small.train))
+    run = RunConfig(PatternSpec.of("local", window=3), small.model, small.train)
     losses = iter([2.0, 1.0])
 
     class Database:
@@ -88,7 +88,7 @@ def test_when_patterns_are_compared_then_the_table_is_ranked_and_marks_the_patte
             return pd.DataFrame({"measure": ["nll"], "step": [None], "position": [None], "value": [next(losses)],
                                  "run_tokens_per_s": [1234.5]})
     mine = build("local", layers=2, heads=2, window=3)
-    entries = [comparison.Entry(name, mine, job) for name in ("mine", "other")]
+    entries = [(mine, Job.of(run, series=name)) for name in ("mine", "other")]
     text = comparison.table(entries, Database(), 256)
     header, first, second = (line.split() for line in text.splitlines())
     assert header[:2] == ["pattern", "perplexity"]

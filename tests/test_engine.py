@@ -16,9 +16,7 @@ from fake_jobs import FAKE, Quiet, events, job, train
 from filelock import FileLock
 
 from lib import paths
-from lib.config import (Evaluation)
-from lib.errors import SuiteError
-from suite.run import worker
+from lib.config import Evaluation
 from suite.run.database import Database
 from suite.run.engine import Assignment, Engine, EngineError, ensure
 from suite.run.hosts import WORKER, Local
@@ -182,12 +180,12 @@ def test_when_a_run_goes_on_then_the_display_has_step_loss_rate_and_time_left():
     assert shown.summary.startswith("2 runs finished in")
 
 
-def test_when_the_code_of_a_run_changed_after_the_start_then_nothing_is_recorded_under_the_old_key():
-    one = job(1)
-    task = {"fingerprint": "0" * 16, "evaluation_fingerprints": []}
-    with pytest.raises(SuiteError, match="start it again"):
-        worker.check_fresh(task, one.run, [], None)
-    worker.check_fresh({**task, "fingerprint": run_fingerprint(one.run, None)}, one.run, [], None)
+def test_when_the_code_of_a_run_changed_after_the_start_then_nothing_is_recorded_under_the_old_key(monkeypatch):
+    message = Assignment.message
+    monkeypatch.setattr(Assignment, "message", lambda *given: message(*given) | {"evaluation_fingerprints": []})
+    with pytest.raises(EngineError, match="start it again"):
+        train(job(1))
+    assert events() == [] and Database("tiny").rows("select * from runs") == []
 
 
 def test_when_a_run_is_really_trained_then_its_metrics_weights_and_facts_are_there():
@@ -234,7 +232,7 @@ def test_when_seeds_repeat_a_run_then_first_seeds_come_first_and_the_caller_orde
 
 def test_when_runs_are_in_their_first_steps_then_their_speed_is_no_estimate_yet():
     engine = Engine([], "tiny", None, Local(2, FAKE), Quiet(), lambda run, failure: None, lambda seeds: lambda job: 0)
-    first, later = (Assignment(job(seed), "", "", state=Active("", "training", step, 100, tokens_per_s=rate))
+    first, later = (Assignment(job(seed), "", state=Active("", "training", step, 100, tokens_per_s=rate))
                     for seed, step, rate in ((1, 1, 3.0), (2, 50, 4000.0)))
     assert not engine.first_impression([first]).knows
     assert engine.first_impression([first, later]).rate(first.job.run) == 4000.0

@@ -27,7 +27,7 @@ from lib.data import Corpus
 from lib.errors import SuiteError
 from lib.files import write_atomically
 from suite.experiments.base import Job
-from suite.run import ray_agent, ray_hosts
+from suite.run import ray_hosts
 from suite.run.database import Database
 from suite.run.engine import Assignment, EngineError, ensure
 from suite.run.hosts import Local
@@ -105,21 +105,22 @@ def test_when_a_machine_has_other_versions_then_its_worker_is_refused():
     ready = {"event": "ready", "words": (), "outputs": "there", "versions": {**versions(), "torch": "2.13.0+cu130"}}
     worker.meet(ready)
     assert worker.outputs == "there"
-    with pytest.raises(ray_hosts.Lost, match="numpy 1.0, this one"):
+    with pytest.raises(SuiteError, match="numpy 1.0, this one"):
         worker.meet({**ready, "versions": {**versions(), "numpy": "1.0"}})
 
 
 def test_when_a_corpus_arrives_damaged_then_it_is_refused_and_the_next_one_is_taken(monkeypatch, tmp_path, text):
-    monkeypatch.setattr(ray_agent, "scratch", lambda: tmp_path / "scratch")
+    monkeypatch.setattr(ray_hosts, "scratch", lambda: tmp_path / "scratch")
     monkeypatch.setattr(ray, "put", lambda content: content)
     monkeypatch.setattr(ray, "get", lambda content: content)
-    agent, cluster = ray_agent.Agent.__new__(ray_agent.Agent), Ray()
+    agent, cluster = ray_hosts.Agent.__new__(ray_hosts.Agent), Ray()
     cluster.corpus = text
-    files, sums = cluster.parcel()
-    with pytest.raises(SuiteError, match="train-a.bin of the corpus is not as its manifest says"):
-        agent.receive_text(text.fingerprint, {**files, "train-a.bin": files["train-a.bin"][:-1].copy()}, sums)
-    assert not agent.has_text("nowhere", text.fingerprint)
-    agent.receive_text(text.fingerprint, files, sums)
+    files = cluster.parcel()
+    for damaged, words in ((files["train-a.bin"][:-1], "damaged"), (files["train-a.bin"] ^ 1, "not as its manifest")):
+        with pytest.raises(SuiteError, match=f"train-a.bin.* is .*{words}"):
+            agent.receive_text(text.fingerprint, {**files, "train-a.bin": damaged.copy()})
+        assert not agent.has_text("nowhere", text.fingerprint)
+    agent.receive_text(text.fingerprint, files)
     assert agent.has_text("nowhere", text.fingerprint)
     assert Corpus(Path(agent.text)).tokens("train", "a").shape == (5000,)
     assert agent.has_text(str(tmp_path / "text"), text.fingerprint) and agent.text == str(tmp_path / "text")
@@ -129,7 +130,7 @@ def test_when_a_run_s_files_change_elsewhere_then_the_driver_s_folder_follows(mo
     monkeypatch.setattr(ray, "get", lambda content: content)
     there, here, cluster = tmp_path / "there", tmp_path / "here", Ray(every=3600)
     there.mkdir()
-    agent = ray_agent.Agent.__new__(ray_agent.Agent)
+    agent = ray_hosts.Agent.__new__(ray_hosts.Agent)
     agent.run, agent.sent, sent = there, {}, []
 
     def changed():
@@ -160,7 +161,7 @@ def test_when_a_run_is_in_another_suite_s_hands_then_it_is_busy():
     folder(one).mkdir(parents=True)
     with FileLock(folder(one) / "lock"):
         worker = ray_hosts.RayWorker.__new__(ray_hosts.RayWorker)
-        assert worker.perform(Assignment(one, folder(one).name, ""), {"profile": "tiny"}) == {"event": "busy"}
+        assert worker.perform(Assignment(one, folder(one).name).message("tiny", None, 1)) == {"event": "busy"}
 
 
 @pytest.mark.parametrize(("cpus", "gpus", "hidden"), [(1, 1, False), (3, 0, True)])
@@ -182,9 +183,9 @@ def test_when_a_worker_is_started_then_it_sees_no_more_than_its_share(monkeypatc
 
 
 def test_when_a_worker_s_process_was_killed_then_its_folder_is_deleted_by_the_next(tmp_path):
-    kept, lock = ray_agent.own_folder(tmp_path)
+    kept, lock = ray_hosts.own_folder(tmp_path)
     (tmp_path / "left" / "outputs").mkdir(parents=True)
-    own, _ = ray_agent.own_folder(tmp_path)
+    own, _ = ray_hosts.own_folder(tmp_path)
     assert {path for path in tmp_path.iterdir() if path.is_dir()} == {kept, own} and lock.is_locked
 
 

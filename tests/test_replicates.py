@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from lib.config import PatternSpec, RunConfig, TrainConfig
 from suite.experiments import experiment
 from suite.experiments.base import Job
-from suite.run.replicates import by_need, numbered, with_seeds
+from suite.run.engine import by_need, numbered, with_seeds
 from suite.settings import profiles
 
 

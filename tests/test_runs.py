@@ -107,30 +107,6 @@ def test_when_a_trained_run_is_recorded_again_then_it_is_replaced_and_a_later_fa
     assert filled.trained(run()) and not filled.trained(run(1))
 
 
-def test_when_a_record_comes_from_another_machine_then_the_database_is_the_same(filled):
-    """Through JSON, as a worker of a Ray cluster sends it; numpy's numbers and every kind of array included."""
-    arrays = {"right": np.arange(6, dtype=np.float32).reshape(2, 3), "empty": np.zeros((0, 2)), "yes": np.array([True])}
-    measured = EvalResult([Metric("alpha", np.float32(1.5), layer=np.int64(1))], arrays)
-    entries = [("record_training", FACTS, result(0.25, model="not sent"), 99, module.now()),
-               ("record_evaluation", ONE, measured, 0.1)]
-    for name, *given in entries:
-        sent = json.dumps([module.packed(value) for value in given])
-        assert "not sent" not in sent
-        getattr(filled, name)(run(), *map(module.unpacked, json.loads(sent)))
-        getattr(filled, name)(run(8), *given)
-    here, there = (filled.metrics(Job.of(run(seed), ONE)).drop(columns="run") for seed in (8, 0))
-    pd.testing.assert_frame_equal(here, there)
-    assert {"alpha", "train_loss"} == set(there["measure"]) and set(there["parameters"]) == {99}
-    for name, array in arrays.items():
-        sent = filled.array(Job.of(run(), ONE), ONE, name)
-        assert sent.dtype == array.dtype and sent.shape == array.shape and np.array_equal(sent, array)
-    row, other = (filled.facts(filled.fingerprint(run(seed))) for seed in (0, 8))
-    assert {name: row[name] for name in ("versions", "machine", "threads", "spent")} == {
-        name: other[name] for name in ("versions", "machine", "threads", "spent")}
-    with pytest.raises(TypeError, match="array 'objects'"):
-        module.packed(EvalResult([], {"objects": np.array([None])}))
-
-
 # Files that are not what they should be
 
 @pytest.mark.parametrize("statement, message", [

@@ -6,7 +6,7 @@ import csv
 import json
 import sqlite3
 import textwrap
-from typing import Any, TextIO
+from typing import TextIO
 
 from lib import paths
 from lib.config import PatternSpec, RunConfig
@@ -42,16 +42,15 @@ def settings(spec: PatternSpec) -> str:
 
 def state(database: Database, row: sqlite3.Row) -> str:
     """The status; a run that is marked as running but that no process holds was interrupted, and will be resumed."""
-    lock = paths.run_folder(database.profile, row["run"]) / "lock"
-    if row["status"] == "running" and lock.exists():
-        with claim(lock) as abandoned:
-            return "interrupted" if abandoned else "running"
-    return "interrupted" if row["status"] == "running" else row["status"]
+    if row["status"] != "running":
+        return row["status"]
+    with claim(paths.run_folder(database.profile, row["run"]) / "lock") as abandoned:
+        return "interrupted" if abandoned else "running"
 
 
-def overview(database: Database, pattern: str = "", status: str = "") -> list[list[Any]]:
-    """One row (`LISTED`) per run, in the order in which they were started."""
-    lines = []
+def listed(profile: str, pattern: str, status: str) -> str:
+    """A table with one line (`LISTED`) per run, in the order in which they were started."""
+    database, lines = Database(profile, create=False), []
     for row in database.connection.execute(LIST, {"pattern": pattern, "status": status}):
         run = RunConfig.from_dict(json.loads(row["config"]))
         tokens, timed = run.train.tokens, row["seconds"] is not None
@@ -59,12 +58,9 @@ def overview(database: Database, pattern: str = "", status: str = "") -> list[li
                       f"{tokens / 1e6:.2f}M" if tokens >= 1e5 else tokens,
                       f"{row['seconds'] / 60:.1f}" if timed else "", f"{row['tokens_per_s']:.0f}" if timed else "",
                       row["evaluated"]])
-    return lines
-
-
-def listed(profile: str, pattern: str, status: str) -> str:
-    rows = overview(Database(profile, create=False), pattern, status)
-    return text_table(LISTED, rows, WIDTH, LISTED.index("settings")) if rows else f"no such runs in profile {profile!r}"
+    if not lines:
+        return f"no such runs in profile {profile!r}"
+    return text_table(LISTED, lines, WIDTH, LISTED.index("settings"))
 
 
 def find(database: Database, prefix: str) -> sqlite3.Row:
@@ -91,21 +87,16 @@ def show(database: Database, prefix: str) -> str:
     lines += [f"machine     {row['machine']}; {row['device']}, {row['threads']} thread{'s' * (row['threads'] != 1)}",
               f"started     {row['started']}   ended {row['ended'] or '-'}"]
     if row["seconds"] is not None:
-        lines.append(f"training    {row['seconds']:.1f} s, {row['tokens_per_s']:.0f} tokens/s, "
-                     f"peak {row['peak_memory_mib']:.0f} MiB, {row['parameters']:,} parameters")
-        lines += wrapped("spent on", shares(row))
+        # Where the time went, the largest share first; what no part explains is checkpoints and start.
+        spent = json.loads(row["spent"] or "{}")
+        parts = sorted([*spent.items(), ("checkpoints and start", row["seconds"] - sum(spent.values()))],
+                       key=lambda part: -part[1])
+        shares = [f"{part} {seconds / row['seconds']:.0%}" for part, seconds in parts] if spent else ["not recorded"]
+        lines += [f"training    {row['seconds']:.1f} s, {row['tokens_per_s']:.0f} tokens/s, peak "
+                  f"{row['peak_memory_mib']:.0f} MiB, {row['parameters']:,} parameters", *wrapped("spent on", shares)]
     lines.append(f"folder      {paths.run_folder(database.profile, row['run'])}")
     lines += wrapped("error", [row["error"]]) if row["error"] else []
     return "\n".join([*lines, "", metrics_text(database, row["id"])])
-
-
-def shares(row: sqlite3.Row) -> list[str]:
-    """Where the time of a training went, the largest share first; what no part explains is checkpoints and start."""
-    spent = json.loads(row["spent"] or "{}")
-    if not spent:
-        return ["not recorded"]
-    spent["checkpoints and start"] = row["seconds"] - sum(spent.values())
-    return [f"{part} {seconds / row['seconds']:.0%}" for part, seconds in sorted(spent.items(), key=lambda x: -x[1])]
 
 
 def wrapped(title: str, words: list[str]) -> list[str]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -32,13 +31,8 @@ if TYPE_CHECKING:
     from suite.run.hosts import Hosts
     from suite.settings.profiles import Profile
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One row of the table."""
-    name: str
-    pattern: Pattern
-    job: Job
+SEED = 42
+Champion = tuple[str, PatternSpec]     # what the tables call it, and its pattern
 
 
 def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpus, hosts: Hosts | None = None) -> str:
@@ -49,13 +43,12 @@ def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpu
     """
     values = {parameter: value_of(text) for parameter, text in given.items()}
     candidate = build(name, layers=profile.model.layers, heads=profile.model.heads, **values)
-    parameters = Parameters(profile=profile.name, corpus=profile.corpus.folder, seeds=(42,), tokens=0)
-    recipe = Recipe(parameters, profile)
-    database = Database(profile.name, corpus)
+    parameters = Parameters(profile=profile.name, corpus=profile.corpus.folder, seeds=(SEED,), tokens=0)
+    recipe, database = Recipe(parameters, profile), Database(profile.name, corpus)
     patterns, left_out = rivals(candidate, profile, champions(profile, database))
-    entries = [Entry(title, pattern, Job.of(recipe.run(spec_of(pattern), seed), *recipe.perplexity(), series=title))
-               for title, pattern in [(name, candidate), *patterns] for seed in parameters.seeds]
-    ensure([entry.job for entry in entries], profile.name, corpus, profile.workers, hosts=hosts)
+    entries = [(pattern, Job.of(recipe.run(spec_of(pattern), SEED), *recipe.perplexity(), series=title))
+               for title, pattern in [(name, candidate), *patterns]]
+    ensure([job for _, job in entries], profile.name, corpus, profile.workers, hosts=hosts)
     return "\n".join([table(entries, database, profile.train.length), *left_out])
 
 
@@ -65,9 +58,6 @@ def value_of(text: str) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
-
-
-Champion = tuple[str, PatternSpec]     # what the tables call it, and its pattern
 
 
 def champions(profile: Profile, database: Database) -> dict[str, Champion]:
@@ -117,18 +107,18 @@ def prime_below(length: int) -> int:
     return next((k for k in range(length, 1, -1) if all(k % d for d in range(2, math.isqrt(k) + 1))), 2)
 
 
-def table(entries: list[Entry], database: Database, length: int) -> str:
-    """Ranked by perplexity: the geometric mean over held-out domains at the training length."""
+def table(entries: Sequence[tuple[Pattern, Job]], database: Database, length: int) -> str:
+    """Ranked by perplexity, the geometric mean over held-out domains at the training length; `>` marks the first."""
     rows = []
-    for number, entry in enumerate(entries):
-        metrics = database.metrics(entry.job)
+    for pattern, job in entries:
+        metrics = database.metrics(job)
         nll = metrics[(metrics["measure"] == "nll") & metrics["step"].isna() & metrics["position"].isna()]
-        rows.append((math.exp(nll["value"].mean()), number, entry, float(metrics["run_tokens_per_s"].iloc[0])))
-    candidate, cells = rows[0][0], []
-    for rank, (perplexity, number, entry, rate) in enumerate(sorted(rows, key=lambda row: row[:2]), start=1):
-        pairs = entry.pattern.pairs(length)
-        cells.append([rank, f"{'> ' if number == 0 else '  '}{entry.name}", f"{perplexity:.2f}",
-                      f"{100 * (perplexity / candidate - 1):+.1f} %" if number else "", f"{pairs / 1e3:.0f}k",
-                      f"{pairs / (length * entry.pattern.layers):.1f}", f"{rate:,.0f}",
-                      settings(entry.job.run.pattern)])
+        rows.append((math.exp(nll["value"].mean()), pattern, job, float(metrics["run_tokens_per_s"].iloc[0])))
+    candidate, cells = rows[0], []
+    for rank, row in enumerate(sorted(rows, key=lambda row: row[0]), start=1):
+        perplexity, pattern, job, rate = row
+        pairs, mine = pattern.pairs(length), row is candidate
+        cells.append([rank, f"{'> ' if mine else '  '}{job.labels.series}", f"{perplexity:.2f}",
+                      "" if mine else f"{100 * (perplexity / candidate[0] - 1):+.1f} %", f"{pairs / 1e3:.0f}k",
+                      f"{pairs / (length * pattern.layers):.1f}", f"{rate:,.0f}", settings(job.run.pattern)])
     return text_table(["", "pattern", "perplexity", "against it", "pairs", "keys/query", "tokens/s", "settings"], cells)

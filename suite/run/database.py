@@ -11,19 +11,17 @@ import json
 import math
 import sqlite3
 import time
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
 from lib import paths
-from lib.config import Evaluation, Metric, RunConfig, freeze
+from lib.config import Evaluation, RunConfig
 from lib.errors import SuiteError
 from suite.settings.fingerprints import (code_fingerprint, data_fingerprint, evaluation_fingerprint, run_fingerprint,
                                          training_modules)
@@ -192,12 +190,14 @@ class Database:
                 parameters=json.dumps(dict(evaluation.parameters)))).lastrowid
             self.insert_metrics(row["id"], at, result.metrics, row["run"])
             for name, array in result.arrays.items():
-                array = numbers(name, array)
+                array = np.ascontiguousarray(array)
+                if array.dtype.hasobject:
+                    raise TypeError(f"array {name!r} of an evaluation holds Python objects, not numbers")
                 self.insert("arrays", dict(evaluation_id=at, name=name, dtype=array.dtype.str,
                                            shape=json.dumps(array.shape), data=array.tobytes()))
 
     def record_failure(self, run: RunConfig, facts: Facts, error: str) -> None:
-        """Why a run ended without a result; a run that was trained before stays trained."""
+        """Record why a run ended without a result; a run that was trained before stays trained."""
         if not self.trained(run):
             self.upsert(run, facts, "failed", started=now(), ended=now(), error=error)
 
@@ -234,45 +234,6 @@ def array_of(row: sqlite3.Row) -> np.ndarray:
     return np.frombuffer(row["data"], dtype=row["dtype"]).reshape(json.loads(row["shape"]))
 
 
-def numbers(name: str, array: np.ndarray) -> np.ndarray:
-    array = np.ascontiguousarray(array)
-    if array.dtype.hasobject:
-        raise TypeError(f"array {name!r} of an evaluation holds Python objects, not numbers")
-    return array
-
-
-def packed(value: Any) -> Any:
-    """An argument of a `record_` method as JSON: the way of a result from another machine to the database."""
-    if isinstance(value, Evaluation):
-        return {"evaluation": [value.name, value.parameters]}
-    if isinstance(value, Facts):
-        return {"facts": vars(value)}
-    if not hasattr(value, "metrics"):
-        return value
-    content = {name: getattr(value, name) for name in ("spent", *MEASURED) if hasattr(value, name)}
-    content["metrics"] = [{name: x.item() if isinstance(x, np.generic) else x for name, x in vars(metric).items()}
-                          for metric in value.metrics]
-    content["arrays"] = {}
-    for name, array in getattr(value, "arrays", {}).items():
-        array = numbers(name, array)
-        content["arrays"][name] = [array.dtype.str, array.shape, b64encode(array).decode()]
-    return {"result": content}
-
-
-def unpacked(value: Any) -> Any:
-    """The argument that `packed` made JSON of."""
-    if not isinstance(value, dict):
-        return value
-    (kind, content), = value.items()
-    if kind == "evaluation":
-        return Evaluation(content[0], freeze(dict(content[1])))
-    if kind == "facts":
-        return Facts(**content)
-    arrays = {name: np.frombuffer(b64decode(data), dtype).reshape(shape)
-              for name, (dtype, shape, data) in content["arrays"].items()}
-    return SimpleNamespace(**{**content, "arrays": arrays, "metrics": [Metric(**m) for m in content["metrics"]]})
-
-
 # The file
 
 @contextmanager
@@ -292,12 +253,11 @@ def connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     try:
-        connection.execute(f"pragma busy_timeout = {BUSY_SECONDS * 1000}")
         connection.execute("pragma foreign_keys = on")
         prepare(connection, path)
     except (sqlite3.DatabaseError, SuiteError) as error:
         connection.close()
-        if isinstance(error, SuiteError) or isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+        if isinstance(error, SuiteError) or "locked" in str(error):
             raise
         raise SuiteError(f"{path} is not a readable database ({error}): move it away, and finished runs are "
                          "entered again") from None
@@ -305,10 +265,11 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Create the tables, or bring those of an older schema up to this one."""
     if version_of(connection, path) == SCHEMA:
         return
     switch_to_wal(connection)
-    with transaction(connection):                        # two processes may arrive here at once: one of them creates
+    with transaction(connection):                        # of two processes that arrive here at once, one creates
         version = version_of(connection, path)
         for statement in TABLES.split(";") if version == 0 else [MIGRATIONS[n] for n in range(version, SCHEMA)]:
             connection.execute(statement)
@@ -345,16 +306,12 @@ def switch_to_wal(connection: sqlite3.Connection) -> None:
 def claim(path: Path) -> Iterator[bool]:
     """Hold the lock at `path`; False if another process or thread has it. The kernel frees it when its owner dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path, blocking=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
+    with ExitStack() as held:
+        try:
+            mine = held.enter_context(FileLock(path, blocking=False)).is_locked
+        except Timeout:
+            mine = False
+        yield mine
 
 
 def now() -> str:

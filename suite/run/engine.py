@@ -1,34 +1,41 @@
 """Trains and evaluates the missing runs of a plan with a bounded number of workers (`suite.run.hosts`).
 
 `ensure` returns when every run is in the database. A run that several experiments ask for is trained once, also when
-two suites run at once: each run is claimed by a lock, and the engine waits for a run that another suite trains.
+two suites run at once: each run is claimed by a lock, and the engine waits for a run that another suite trains. First
+seeds are trained before further seeds, and further seeds first where a claim is still undecided (`by_need`).
 """
 
 from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lib import paths
+from lib.config import RunConfig
+from lib.errors import SuiteError
 from lib.text import duration
 from suite.experiments.base import merged
 from suite.plan.estimate import Estimator
 from suite.run.database import Database
-from suite.run.hosts import TAIL, Events, Host, Hosts, Local
-from suite.run.replicates import Further, numbered
+from suite.run.hosts import TAIL, Events, Hosts, Local, WorkerProcess
 from suite.settings.fingerprints import evaluation_fingerprint, run_fingerprint
+from suite.settings.parameters import notebook_names
 from suite.settings.progress import Active, Display, Snapshot, display
 
 if TYPE_CHECKING:
     from lib.data import Corpus
     from suite.experiments.base import Job
+    from suite.settings.profiles import Profile
 
 BUSY_SECONDS = 0.5            # before a run that another suite trains is tried again
 FIRST_STEPS = 0.05            # share of a run's steps before which its speed says little
+UNDECIDED, ONE_SEED, DECIDED, UNCLAIMED = range(4)           # what needs a further seed most comes first
+
+Further = Callable[[int], Callable[["Job"], int]]            # number of trained seeds -> order of the next seeds
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class Failure:
     label: str
     reason: str
     log: Path
-    tail: tuple[str, ...] = ()
+    tail: Sequence[str] = ()
 
     def text(self) -> str:
         lines = "".join(f"\n    | {line}" for line in self.tail)
@@ -46,14 +53,12 @@ class Failure:
 
 class EngineError(RuntimeError):
     """Some runs failed; the others are in the database. `failures` are by fingerprint of the run."""
+    _render_traceback_ = SuiteError._render_traceback_
 
     def __init__(self, failures: dict[str, Failure]) -> None:
         self.failures = failures
         details = [f"  {failure.text()}" for failure in failures.values()]
         super().__init__("\n".join([f"{counted(len(failures))} failed; everything else is done and kept:", *details]))
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
 
 
 @dataclass
@@ -61,12 +66,17 @@ class Assignment:
     """A run with all that is wanted of it."""
     job: Job
     fingerprint: str
-    label: str
     trained: bool = False                # only evaluations are missing
     replicate: int = 0                   # how many seeds of the same run come before this one
     attempts: int = 0
     not_before: float = 0.0              # time.monotonic
-    state: Active = field(default_factory=lambda: Active(""))
+    state: Active = Active("")
+
+    @property
+    def label(self) -> str:
+        """What the display calls the run: its series (or pattern), setting and seed."""
+        labels, run = self.job.labels, self.job.run
+        return ", ".join(filter(None, [labels.series or run.pattern.name, labels.setting, f"seed {run.train.seed}"]))
 
     def message(self, profile: str, corpus: Corpus | None, slots: int) -> dict[str, Any]:
         """What a worker is told. slots: how many workers share the machine; 0: no slot is needed."""
@@ -85,16 +95,10 @@ def assignments(jobs: Iterable[Job], database: Database | None, corpus: Corpus |
     """The work that the database (None: an empty one) lacks: first seeds first, else in the order of the plan."""
     wanted = merged(jobs)
     replicates = dict(zip((job.run for job in wanted), numbered(job.run for job in wanted), strict=True))
-    tasks = [Assignment(job, run_fingerprint(job.run, corpus), label(job), replicate=replicates[job.run],
-                        trained=database is not None and database.trained(job.run))
+    tasks = [Assignment(job, run_fingerprint(job.run, corpus), database is not None and database.trained(job.run),
+                        replicates[job.run])
              for job in (database.missing(wanted) if database is not None else wanted)]
     return sorted(tasks, key=lambda task: task.replicate)
-
-
-def label(job: Job) -> str:
-    """What the display calls a run: its series (or pattern), setting and seed."""
-    parts = [job.labels.series or job.run.pattern.name, job.labels.setting, f"seed {job.run.train.seed}"]
-    return ", ".join(part for part in parts if part)
 
 
 class Engine:
@@ -108,7 +112,7 @@ class Engine:
         self.there = list(dict.fromkeys(key for job in jobs if (key := self.database.fingerprint(job.run)) not in todo))
         self.seeds = 0                                 # a task of this replicate was the last to be ordered
         self.failures: dict[str, Failure] = {}
-        self.workers: list[Host] = []
+        self.workers: list[WorkerProcess] = []         # or what looks the same to the engine (`suite.run.ray_hosts`)
         self.events: Events = queue.Queue()
         self.estimator = Estimator(may_measure=False)
         self.done = self.deaths = 0
@@ -138,17 +142,17 @@ class Engine:
     def summary(self, seconds: float) -> str:
         """One line on what was done."""
         if not self.done and not self.failures:
-            return "" if self.busy else f"{counted(len(self.there))} there already"
+            return "" if self.pending or self.in_hand else f"{counted(len(self.there))} there already"
         there = f", {len(self.there)} there already" if self.there else ""
         failed = f", {len(self.failures)} failed" if self.failures else ""
         return f"{counted(self.done)} finished in {duration(seconds)}{there}{failed}"
 
     @property
-    def busy(self) -> bool:
-        return bool(self.pending) or any(worker.task for worker in self.workers)
+    def in_hand(self) -> list[Assignment]:
+        return [worker.task for worker in self.workers if worker.task]
 
     def loop(self) -> None:
-        while self.busy:
+        while self.pending or self.in_hand:
             self.hand_out()
             try:
                 self.handle(*self.events.get(timeout=0.25))
@@ -162,7 +166,7 @@ class Engine:
 
     def hand_out(self) -> None:
         room = self.hosts.count()
-        wanted = min(room, len(self.pending) + sum(1 for worker in self.workers if worker.task))
+        wanted = min(room, len(self.pending) + len(self.in_hand))
         while len(self.workers) < wanted:
             self.workers.append(self.hosts.start(self.events))
         idle = sorted((worker for worker in self.workers if worker.task is None), key=lambda worker: worker.ready)
@@ -197,7 +201,7 @@ class Engine:
 
     # Events from workers
 
-    def handle(self, worker: Host, event: dict[str, Any]) -> None:
+    def handle(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
         kind, task = event["event"], worker.task
         if worker not in self.workers:
             return                                     # news of one that was ended
@@ -205,7 +209,7 @@ class Engine:
             worker.ready = True
             self.deaths = 0
         elif kind == "died":
-            self.bury(worker, event["how"])
+            self.bury(worker, event["how"], event["words"])
         elif task is None:
             return                                     # news of a task that was taken from it
         elif kind == "recorded":
@@ -228,16 +232,18 @@ class Engine:
             self.estimator.add(task.job.run, task.state.tokens_per_s)
         self.on_news(task.fingerprint, None)
 
-    def fail(self, task: Assignment, reason: str, tail: tuple[str, ...] = ()) -> None:
-        log = paths.run_folder(self.profile, task.fingerprint) / "log.txt"
-        self.failures[task.fingerprint] = Failure(task.label, reason, log, tail)
+    def log(self, task: Assignment) -> Path:
+        return paths.run_folder(self.profile, task.fingerprint) / "log.txt"
+
+    def fail(self, task: Assignment, reason: str, tail: Sequence[str] = ()) -> None:
+        self.failures[task.fingerprint] = Failure(task.label, reason, self.log(task), tail)
         self.on_news(task.fingerprint, self.failures[task.fingerprint])
 
-    def bury(self, worker: Host, how: str) -> None:
+    def bury(self, worker: WorkerProcess, how: str, words: Sequence[str]) -> None:
         """A worker is dead: its run is tried again, from its checkpoint, by another."""
         self.workers.remove(worker)
-        task, words = worker.task, worker.last_words()
         worker.end()
+        task, log = worker.task, worker.task and self.log(worker.task)
         if task is None:
             self.deaths += 1
             if not worker.ready and self.deaths > max(self.hosts.attempts, self.hosts.count()):
@@ -247,14 +253,13 @@ class Engine:
         if task.attempts < self.hosts.attempts:
             self.pending.insert(0, task)
             return
-        log = paths.run_folder(self.profile, task.fingerprint) / "log.txt"
-        tail = tuple(log.read_text(errors="replace").splitlines()[-TAIL:]) if log.exists() else words
+        tail = log.read_text(errors="replace").splitlines()[-TAIL:] if log.exists() else words
         times = "twice" if task.attempts == 2 else f"{task.attempts} times"
         self.fail(task, f"its process died {times} ({how})", tail)
 
-    def give_up(self, reason: str, tail: tuple[str, ...]) -> None:
+    def give_up(self, reason: str, tail: Sequence[str]) -> None:
         """No worker can start, so no run can: all that are left have failed."""
-        for task in [worker.task for worker in self.workers if worker.task] + self.pending:
+        for task in self.in_hand + self.pending:
             self.fail(task, reason, tail)
         for worker in self.workers:
             worker.task = None
@@ -263,7 +268,7 @@ class Engine:
     # What is shown
 
     def snapshot(self) -> Snapshot:
-        active = tuple(worker.task.state for worker in self.workers if worker.task)
+        active = tuple(task.state for task in self.in_hand)
         total = self.done + len(self.failures) + len(self.pending) + len(active)
         return Snapshot(self.done, total, len(self.failures), active, self.left())
 
@@ -273,10 +278,9 @@ class Engine:
         begin = time.monotonic()
         if begin < self.estimate_due:
             return self.seconds_left
-        tasks = [worker.task for worker in self.workers if worker.task]
-        estimator = self.estimator if self.estimator.knows else self.first_impression(tasks)
+        estimator = self.estimator if self.estimator.knows else self.first_impression(self.in_hand)
         if estimator.knows:
-            remaining = [self.remaining(task, estimator) for task in [*tasks, *self.pending]]
+            remaining = [self.remaining(task, estimator) for task in [*self.in_hand, *self.pending]]
             self.seconds_left = max(sum(remaining) / max(1, self.hosts.count()), max(remaining, default=0.0))
         now = time.monotonic()
         self.estimate_due = now + max(1.0, 20 * (now - begin))
@@ -314,3 +318,43 @@ def ensure(jobs: Iterable[Job], profile: str, corpus: Corpus | None, workers: in
     """
     hosts = hosts or (Local(workers) if workers else Local())
     Engine(list(jobs), profile, corpus, hosts, shown or display(), on_news, further).run()
+
+
+# Further seeds
+
+def apart_from_seed(run: RunConfig) -> RunConfig:
+    """The run with seed 0: equal for runs that differ in their seed only."""
+    return replace(run, train=replace(run.train, seed=0))
+
+
+def numbered(runs: Iterable[RunConfig]) -> list[int]:
+    """For each run, how many seeds of the same run stand before it: 0 for a first seed."""
+    seen: dict[RunConfig, dict[int, int]] = {}
+    numbers = []
+    for run in runs:
+        seeds = seen.setdefault(apart_from_seed(run), {})
+        numbers.append(seeds.setdefault(run.train.seed, len(seeds)))
+    return numbers
+
+
+def with_seeds(profile: Profile, count: int) -> Profile:
+    """The profile with the first `count` seeds of each list of seeds."""
+    def cut(notebook: str) -> dict[str, Any]:
+        lists = {name: value[:count] for name, value in profile.parameters(notebook) if name.endswith("seeds")}
+        return {**profile.notebooks.get(notebook, {}), **lists}
+    return replace(profile, notebooks={name: cut(name) for name in notebook_names()})
+
+
+def by_need(judgements: Sequence[Any], configurations: Mapping[str, RunConfig]) -> Callable[[Job], int]:
+    """The order of further seeds: runs behind an undecided claim, then behind a verdict of one seed, then the others.
+
+    configurations: each run of the plan by its fingerprint.
+    """
+    need: dict[RunConfig, int] = {}
+    for judgement in judgements:
+        level = UNDECIDED if judgement.verdict == "undecided" else ONE_SEED if judgement.seeds == 1 else DECIDED
+        for run in judgement.runs:
+            if run in configurations:
+                key = apart_from_seed(configurations[run])
+                need[key] = min(level, need.get(key, UNCLAIMED))
+    return lambda job: need.get(apart_from_seed(job.run), UNCLAIMED)

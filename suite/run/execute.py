@@ -21,17 +21,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lib import paths
-from suite.settings import parameters
-from suite.settings.parameters import KERNEL, declared_in
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
+from suite.settings.parameters import KERNEL, checked, declared_in
 
 START_SECONDS = 120                    # for a kernel to answer, on a busy machine
-DEAD = "the kernel died in cell {cell}; when memory runs out the system ends it like that"
 
 
 @dataclass(frozen=True)
@@ -40,15 +35,6 @@ class Execution:
     error: str
     seconds: float
 
-
-# Before anything starts
-
-def checked(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` as the notebook's parameters cell declares them. What papermill would let pass is a `SuiteError`."""
-    return parameters.checked(declared_in(path), values, path.name).model_dump(mode="json", exclude_unset=True)
-
-
-# The process that executes
 
 def environment() -> dict[str, str]:
     """The suite importable, figures inline wherever the user's own setting would send them, no debugger's remarks.
@@ -63,14 +49,14 @@ def environment() -> dict[str, str]:
 class NotebookProcess:
     """An execution under way. It ends by itself when this process does, because then its standard input closes.
 
-    `SuiteError` for wrong parameters, before anything starts.
+    `SuiteError` for wrong parameters, before anything starts: papermill would let some of them pass.
     """
 
     def __init__(self, notebook: Path, output: Path, parameters: Mapping[str, Any]) -> None:
-        values = checked(notebook, parameters)
+        values = checked(declared_in(notebook), parameters, notebook.name).model_dump_json(exclude_unset=True)
         self.notebook, self.started = notebook, time.monotonic()
         self.stdout, self.stderr = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+", errors="replace")
-        command = [sys.executable, "-m", "suite", "execute", notebook, output, "--parameters", json.dumps(values)]
+        command = [sys.executable, "-m", "suite", "execute", notebook, output, "--parameters", values]
         self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self.stdout, stderr=self.stderr, text=True,
                                       env=environment(), cwd=paths.ROOT, start_new_session=True)
 
@@ -78,8 +64,7 @@ class NotebookProcess:
         """Until it ends, however long that takes; a notebook's training has no time limit."""
         status = self.popen.wait()
         seconds = time.monotonic() - self.started
-        self.popen.stdin.close()
-        with self.stdout, self.stderr:
+        with self.popen.stdin, self.stdout, self.stderr:
             self.stdout.seek(0)
             self.stderr.seek(0)
             answer, remarks = self.stdout.read(), self.stderr.read()
@@ -116,14 +101,29 @@ def kernel_manager(folder: str) -> type:
 def run(notebook: Path, output: Path, values: Mapping[str, Any], folder: str) -> str:
     """Execute here, with sockets in `folder`: the error, empty if every cell ran. `output` is written either way."""
     import nbformat
+    import papermill
+    from nbclient.exceptions import DeadKernelError
+    from papermill.exceptions import PapermillExecutionError
     logging.getLogger("papermill").setLevel(logging.CRITICAL)      # what it would report, the answer says
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(f".{output.stem}.partial.ipynb")
     partial.unlink(missing_ok=True)
-    error = attempt(notebook, partial, values, folder)
+    # Papermill fills its own fields into paths.
+    source, target = (str(path).replace("{", "{{").replace("}", "}}") for path in (notebook, partial))
+    error, dead = "", False
+    try:
+        papermill.execute_notebook(
+            source, target, dict(values), kernel_name=KERNEL, language="python", progress_bar=False,
+            start_timeout=START_SECONDS, cwd=str(notebook.parent), kernel_manager_class=kernel_manager(folder))
+    except PapermillExecutionError as failed:
+        error = error_text(failed)
+    except DeadKernelError:
+        dead = True
+    except RuntimeError as failed:                                 # a kernel that does not start
+        error = f"no kernel: {failed}"
     node = nbformat.read(partial if partial.exists() else notebook, as_version=4)
-    if error == DEAD:
-        error = DEAD.format(cell=unfinished(node))
+    if dead:
+        error = f"the kernel died in cell {unfinished(node)}; when memory runs out the system ends it like that"
     node.metadata["suite"] = {"state": "failed" if error else "done", "error": error}
     for key in ("input_path", "output_path"):                      # where the repository lies is nobody's business
         if key in node.metadata.get("papermill", {}):
@@ -133,26 +133,6 @@ def run(notebook: Path, output: Path, values: Mapping[str, Any], folder: str) ->
     return error
 
 
-def attempt(notebook: Path, partial: Path, values: Mapping[str, Any], folder: str) -> str:
-    """The error as text, empty without one."""
-    import papermill
-    from nbclient.exceptions import DeadKernelError
-    from papermill.exceptions import PapermillExecutionError
-    # Papermill fills its own fields into paths.
-    source, target = (str(path).replace("{", "{{").replace("}", "}}") for path in (notebook, partial))
-    try:
-        papermill.execute_notebook(
-            source, target, dict(values), kernel_name=KERNEL, language="python", progress_bar=False,
-            start_timeout=START_SECONDS, cwd=str(notebook.parent), kernel_manager_class=kernel_manager(folder))
-    except PapermillExecutionError as error:
-        return error_text(error)
-    except DeadKernelError:
-        return DEAD
-    except RuntimeError as error:                                  # a kernel that does not start
-        return f"no kernel: {error}"
-    return ""
-
-
 def error_text(error: Any) -> str:
     """Message and traceback of the cell that failed, without colours."""
     from nbconvert.filters.ansi import strip_ansi
@@ -160,29 +140,26 @@ def error_text(error: Any) -> str:
     return lines if last in lines else f"{lines}\n{last}".strip()
 
 
-def unfinished(node: NotebookNode) -> str:
+def unfinished(node: Any) -> str:
     """The number of the cell that was running, among the code cells."""
-    code = [cell for cell in node.cells if cell.cell_type == "code"]
     done = [cell.metadata.get("papermill", {}).get("status") == "completed" and cell.execution_count is not None
-            for cell in code]
-    return f"{done.index(False) + 1 if False in done else len(code)} of {len(code)}"
+            for cell in node.cells if cell.cell_type == "code"]
+    return f"{[*done[:-1], False].index(False) + 1} of {len(done)}"
 
 
 def end_with_parent(folder: str) -> None:
     """Leave when standard input closes: the suite that wanted the result is gone. The kernel polls for that itself."""
-    def watch() -> None:
-        sys.stdin.read()
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(1)
-    threading.Thread(target=watch, daemon=True).start()
+    sys.stdin.read()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
 
 
 def main(notebook: Path, output: Path, parameters: str) -> int:
     """0: every cell ran; 1: a cell failed. The last line of the output is JSON with the error."""
-    values, home = checked(notebook, json.loads(parameters)), tempfile.gettempdir()
+    home = tempfile.gettempdir()
     # The path of a socket has 100 bytes.
     with tempfile.TemporaryDirectory(prefix="suite-", dir=home if len(home) < 60 else "/tmp") as folder:
-        end_with_parent(folder)
-        error = run(notebook.resolve(), output.resolve(), values, folder)
+        threading.Thread(target=end_with_parent, args=[folder], daemon=True).start()
+        error = run(notebook.resolve(), output.resolve(), json.loads(parameters), folder)
     print(json.dumps({"error": error}))
     return 1 if error else 0

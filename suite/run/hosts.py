@@ -1,6 +1,9 @@
 """Where runs are trained: in worker processes of this machine, or (`suite.run.ray_hosts`) on the machines of a cluster.
 
-The engine asks the hosts for as many workers as there is room for, and gives each one run at a time.
+The engine asks the hosts for as many workers as there is room for, and gives each one run at a time: `give` sets a
+worker's `task`, and the engine takes it away. What happens arrives as (worker, event): `ready` first; of the run in
+hand `progress`, `recorded`, then `done`, `failed` (with `error`) or `busy`; at any time `died` (with `how` and the
+worker's last `words`), the last.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lib import paths
 from suite.settings.machine import side_by_side
@@ -37,35 +40,16 @@ WORKER = {**dict.fromkeys(THREADS, "1"), "TOKENIZERS_PARALLELISM": "false",
 Events = queue.Queue[tuple[Any, dict[str, Any]]]               # a worker and what happened there
 
 
-class Host(Protocol):
-    """A worker as the engine sees it. What happens arrives as (host, event): `ready` first; of the run in hand
-    `progress`, `recorded`, then `done`, `failed` (with `error`) or `busy`; at any time `died` (with `how`), the last.
-    `give` sets the run in hand, `task`; the engine takes it away."""
-    task: Assignment | None
-    ready: bool                                                # set by the engine
-
-    def give(self, task: Assignment, message: dict[str, Any]) -> None: ...
-    def end(self) -> None: ...
-    def last_words(self) -> tuple[str, ...]: ...
-
-
 class Hosts:
-    """Room for workers. The engine calls `open` before the first worker starts, and `close` in the end."""
+    """Room for workers: `count()` of them, which may change while the engine works; `start(events)` starts one."""
     attempts = 2                  # worker deaths after which a run counts as failed
     here = True                   # whether runs take as long as earlier ones of this machine
 
     def open(self, profile: str, corpus: Corpus | None, note: Callable[[str], None]) -> None:
-        """Raises `SuiteError` if there is no room for a run."""
-
-    def count(self) -> int:
-        """Workers that there is room for; may change while the engine works."""
-        raise NotImplementedError
-
-    def start(self, events: Events) -> Host:
-        raise NotImplementedError
+        """Called before the first worker starts. Raises `SuiteError` if there is no room for a run."""
 
     def close(self) -> None:
-        """Give up what `open` took."""
+        """Called in the end: give up what `open` took."""
 
 
 @dataclass
@@ -88,7 +72,7 @@ class WorkerProcess:
         environment = {**os.environ, **WORKER, **settings}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(paths.ROOT), os.environ.get("PYTHONPATH"))))
         self.task: Assignment | None = None
-        self.ready = False
+        self.ready = False                                                # set by the engine
         self.stderr = tempfile.TemporaryFile("w+", errors="replace")      # until a run has a log of its own
         self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr,
                                       text=True, cwd=paths.ROOT, env=environment)
@@ -103,7 +87,8 @@ class WorkerProcess:
         how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
         if status == -9:
             how += ", which is also what the system does when memory runs out"
-        events.put((self, {"event": "died", "how": how}))
+        self.stderr.seek(0)
+        events.put((self, {"event": "died", "how": how, "words": self.stderr.read().splitlines()[-TAIL:]}))
 
     def give(self, task: Assignment | None, message: dict[str, Any]) -> None:
         self.task = task
@@ -118,7 +103,3 @@ class WorkerProcess:
         for stream in (self.popen.stdin, self.popen.stdout, self.stderr):
             with suppress(BrokenPipeError):
                 stream.close()
-
-    def last_words(self) -> tuple[str, ...]:
-        self.stderr.seek(0)
-        return tuple(self.stderr.read().splitlines()[-TAIL:])

@@ -1,56 +1,59 @@
 """Runs on the machines of a Ray cluster. The suite's own process alone writes into the database.
 
-Ray finds the machines, starts a worker where a run's GPUs and CPUs are free, and says when one is lost. Checkpoints,
-weights and logs come to the suite's outputs as the runs go on, so a run whose machine dies goes on elsewhere, and the
-machines need no shared file system. docs/many_machines.md is for the person who uses it.
+Ray finds the machines, starts an `Agent` where a run's GPUs and CPUs are free, and says when one is lost. An agent has
+one worker process and a folder of its own, in which that works as if it were alone. Checkpoints, weights and logs come
+to the suite's outputs as the runs go on, so a run whose machine dies goes on elsewhere, and the machines need no shared
+file system. docs/many_machines.md is for the person who uses it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import logging
 import math
 import os
+import pickle
 import queue
+import shutil
 import socket
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from filelock import FileLock
 
 from lib import paths
+from lib.config import RunConfig
+from lib.data import Corpus
 from lib.errors import SuiteError, require
 from lib.files import write_atomically
-from suite.run.database import Database, claim, unpacked
-from suite.run.hosts import TAIL, THREADS, Events, Hosts
-from suite.run.ray_agent import CHECKPOINT, LOG, RESULT, WEIGHTS, Agent
+from suite.run.database import Database, claim
+from suite.run.hosts import TAIL, THREADS, Events, Hosts, WorkerProcess
 from suite.settings.machine import versions
 
 if TYPE_CHECKING:
-    from lib.data import Corpus
     from suite.run.engine import Assignment
 
 FETCH_SECONDS = 60.0          # between two fetched checkpoints of a run: what a machine that dies costs at most
 FETCH_SHARE = 0.05            # of the time, at most: large checkpoints are fetched less often
 LOOK_SECONDS = 2.0            # between two looks at the machines
-WAIT_SECONDS = 60.0           # without any worker, before the person is told what may be the matter
 ANSWER_SECONDS = 10.0         # for a cluster's address to answer
+PROGRESS_SECONDS = 1.0        # between two reports of a run's step: enough for eyes, little for a network
+CHECKPOINT, WEIGHTS, RESULT, LOG = "checkpoint.pt", "model.safetensors", "result.json", "log.txt"
 # Ray reads its own settings when it is imported. The first: no warning that this will be its default some day.
 SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "RAY_USAGE_STATS_ENABLED": "0"}            # a cluster that is started here reports to nobody
 CODE = ("lib", "suite", "data_prep", "pyproject.toml")          # what the machines are sent of this folder
 
-
-class Lost(Exception):
-    """A worker is gone: the reason in a few words, and the last lines that were heard."""
-
-    def __init__(self, reason: str, words: Sequence[str] = ()) -> None:
-        super().__init__(reason)
-        self.words = tuple(words)[-TAIL:]
+Content = np.ndarray                                   # uint8: Ray passes it on without a copy
 
 
 class Ray(Hosts):
@@ -74,32 +77,27 @@ class Ray(Hosts):
             os.environ.setdefault(name, value)
         self.cpus, self.gpus, self.command, self.every = cpus or 1, gpus, command, every
         self.transfers = threading.Lock()              # one checkpoint at a time: there is one network here
-        self.looked, self.room, self.started, self.told = 0.0, 0, [], False
-        self.mine, self.sent = False, None
+        self.looked, self.room, self.mine, self.sent = 0.0, 0, False, None
 
     def open(self, profile: str, corpus: Corpus | None, note: Callable[[str], None]) -> None:
         """Join the cluster. `SuiteError` if there is none at the address, or no machine has room for a run."""
         import ray
-        self.profile, self.corpus, self.note = profile, corpus, note
-        log = paths.profile_outputs(profile) / "ray.log"
+        self.corpus, log = corpus, paths.profile_outputs(profile) / "ray.log"
         if not ray.is_initialized():
             connect(log)
             self.mine = True
         machines = self.machines()
         if self.gpus is None:
             self.gpus = 1 if any(machine.get("GPU") for machine in machines) else 0
+        gpus = f"{self.gpus:g} GPU{'s' * (self.gpus > 1)} and " if self.gpus else ""
+        share = f"{gpus}{self.cpus} CPU{'s' * (self.cpus > 1)}"
         if self.count() == 0:
             cpus, gpus = (max((machine.get(kind, 0) for machine in machines), default=0) for kind in ("CPU", "GPU"))
-            raise SuiteError(f"a run needs {self.share()}, and no machine of the Ray cluster has as many (at most "
+            raise SuiteError(f"a run needs {share}, and no machine of the Ray cluster has as many (at most "
                              f"{cpus:g} CPUs and {gpus:g} GPUs on one of {len(machines)}): "
                              "ask for fewer with --run-cpus and --run-gpus, or add machines")
-        note(f"Ray: {self.room} runs side by side, each on {self.share()} (--run-cpus, --run-gpus), on "
-             f"{len(machines)} machine{'s' * (len(machines) != 1)}; its messages: {log}")
-
-    def share(self) -> str:
-        """What a run has to itself."""
-        gpus = f"{self.gpus:g} GPU{'s' * (self.gpus > 1)} and " if self.gpus else ""
-        return f"{gpus}{self.cpus} CPU{'s' * (self.cpus > 1)}"
+        note(f"Ray: {self.room} runs side by side, each on {share} (--run-cpus, --run-gpus), on {len(machines)} "
+             f"machine{'s' * (len(machines) != 1)}; a run waits while others use them; Ray's messages: {log}")
 
     def machines(self) -> list[dict[str, float]]:
         """What each living machine has."""
@@ -109,40 +107,26 @@ class Ray(Hosts):
     def count(self) -> int:
         """Runs that the machines now have room for, whether or not others use the machines too."""
         if time.monotonic() - self.looked > LOOK_SECONDS:
+            shares = {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
             self.looked = time.monotonic()
-            self.room = sum(self.fits(machine) for machine in self.machines())
-            self.tell_if_waiting()
+            self.room = sum(math.floor(min(machine.get(kind, 0) / share for kind, share in shares.items()))
+                            for machine in self.machines())
         return self.room
-
-    def fits(self, machine: dict[str, float]) -> int:
-        shares = {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
-        return math.floor(min(machine.get(kind, 0) / share for kind, share in shares.items()))
-
-    def tell_if_waiting(self) -> None:
-        """Once, if nothing trains although there is something to train."""
-        waiting = [worker for worker in self.started if not worker.ended]
-        if waiting and not self.told and not any(worker.ready for worker in waiting) and (
-                time.monotonic() - max(worker.born for worker in waiting) > WAIT_SECONDS):
-            self.told = True
-            self.note(f"no worker has started yet; if others use the cluster, this waits until {self.share()} are free "
-                      "on a machine (`ray status` says who has them)")
 
     def start(self, events: Events) -> RayWorker:
         import ray
         threads = dict.fromkeys(THREADS, str(self.cpus)) | ({} if self.gpus else {"CUDA_VISIBLE_DEVICES": ""})
         agent = ray.remote(Agent).options(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_concurrency=8,
                                           scheduling_strategy="SPREAD").remote(list(self.command), threads)
-        self.started.append(RayWorker(self, agent, events))
-        return self.started[-1]
+        return RayWorker(self, agent, events)
 
-    def parcel(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """The corpus as Ray objects by file, and the files' sums; put into Ray once, however many machines ask."""
+    def parcel(self) -> dict[str, Any]:
+        """The corpus as Ray objects by file; put into Ray once, however many machines ask."""
         import ray
         with self.transfers:
             if self.sent is None:
-                sums = {name: facts["sha256"] for name, facts in self.corpus.manifest["files"].items()}
                 self.sent = {name: ray.put(np.fromfile(self.corpus.path / name, np.uint8))
-                             for name in [*sums, "manifest.json"]}, sums
+                             for name in [*self.corpus.manifest["files"], "manifest.json"]}
         return self.sent
 
     def close(self) -> None:
@@ -153,89 +137,78 @@ class Ray(Hosts):
 
 
 class RayWorker:
-    """An agent on some machine, as the engine sees it (`suite.run.hosts.Host`). Its thread follows the runs."""
+    """An agent on some machine, as the engine sees it (`suite.run.hosts`). Its thread follows the runs."""
 
     def __init__(self, cluster: Ray, agent: Any, events: Events) -> None:
         self.cluster, self.agent, self.events = cluster, agent, events
         self.task: Assignment | None = None
-        self.ready = self.ended = False
-        self.born, self.words = time.monotonic(), ()
-        self.tasks: queue.Queue[tuple[Assignment, dict[str, Any]] | None] = queue.Queue()
+        self.ready = False
+        self.messages: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.thread = threading.Thread(target=self.serve, daemon=True)
         self.thread.start()
 
     def give(self, task: Assignment, message: dict[str, Any]) -> None:
         self.task = task
-        self.tasks.put((task, message))
+        self.messages.put(message)
 
     def end(self) -> None:
         """At once; the machine's folder is tidied up if the machine answers."""
         import ray
-        self.ended = True
-        self.tasks.put(None)
+        self.messages.put(None)
         if self.ready:
             ray.wait([self.agent.close.remote()], timeout=5)
         ray.kill(self.agent)
         self.thread.join(10)
-
-    def last_words(self) -> tuple[str, ...]:
-        return self.words
 
     # In the thread
 
     def serve(self) -> None:
         import ray
         try:
-            self.meet(ray.get(self.agent.ready.remote()))
-            self.events.put((self, {"event": "ready"}))
-            while (given := self.tasks.get()) is not None:
-                self.events.put((self, self.perform(*given)))
+            first = ray.get(self.agent.ready.remote())
+            self.meet(first)
+            self.events.put((self, first))
+            while (message := self.messages.get()) is not None:
+                self.events.put((self, self.perform(message)))
         except Exception as error:                     # whatever it is, a thread that ends must say so
-            self.words = error.words if isinstance(error, Lost) else tuple(str(error).splitlines()[-TAIL:])
-            self.events.put((self, {"event": "died", "how": reason(error)}))
+            self.events.put((self, {"event": "died", "how": reason(error), "words": str(error).splitlines()[-TAIL:]}))
 
     def meet(self, first: dict[str, Any]) -> None:
         """The machine must have the versions of this one, or its results would not belong to the others."""
-        if first["event"] == "died":
-            raise Lost(first["how"], first["words"])
         for name, version in versions().items():
             other = first["versions"][name]
             if other.partition("+")[0] != version.partition("+")[0]:       # +cpu and +cu128 are one version
-                raise Lost(f"a machine has {name} {other}, this one {version}: make the same environment there")
+                raise SuiteError(f"a machine has {name} {other}, this one {version}: make the same environment there")
         self.outputs = first["outputs"]
 
-    def perform(self, task: Assignment, message: dict[str, Any]) -> dict[str, Any]:
+    def perform(self, message: dict[str, Any]) -> dict[str, Any]:
         """A run brought to its end elsewhere; the event that says how it ended. The lock in its folder is held here."""
-        folder = paths.run_folder(message["profile"], task.fingerprint)
+        folder = paths.run_folder(message["profile"], message["fingerprint"])
         with claim(folder / "lock") as mine:
             if not mine:
                 return {"event": "busy"}
             with closing(Database(message["profile"], self.cluster.corpus)) as database:
-                return self.follow(Mirror(self.agent, folder, self.cluster), database, task, message)
+                return self.follow(Mirror(self.agent, folder, self.cluster), database, message)
 
-    def follow(self, mirror: Mirror, database: Database, task: Assignment, message: dict[str, Any]) -> dict[str, Any]:
+    def follow(self, mirror: Mirror, database: Database, message: dict[str, Any]) -> dict[str, Any]:
         import ray
-        corpus, run = self.cluster.corpus, task.job.run
+        corpus, run = self.cluster.corpus, RunConfig.from_dict(message["run"])
         if message["corpus"] and not ray.get(self.agent.has_text.remote(message["corpus"], corpus.fingerprint)):
-            ray.get(self.agent.receive_text.remote(corpus.fingerprint, *self.cluster.parcel()))
+            ray.get(self.agent.receive_text.remote(corpus.fingerprint, self.cluster.parcel()))
         message = {**message, "slots": 0, "trained": database.trained(run)}
         for reference in self.agent.perform.remote(message, mirror.files()):
             event = ray.get(reference)
-            if event["event"] == "died":
-                mirror.fetch()
-                raise Lost(event["how"], event["words"])
-            if event["event"] in ("done", "failed"):
-                mirror.fetch()
-                # The run's folder is here now, under another name than on that machine.
-                return {name: value.replace(self.outputs, str(paths.outputs())) for name, value in event.items()}
             if event["event"] == "record":
                 if event["call"] == "record_training":
                     mirror.fetch()                     # as a worker here: first the weights, then their row
-                getattr(database, event["call"])(run, *map(unpacked, event["given"]))
-            else:
+                getattr(database, event["call"])(run, *pickle.loads(b64decode(event["given"])))
+            elif event["event"] in ("progress", "recorded"):
                 self.events.put((self, event))
                 mirror.fetch_if_due()
-        raise Lost("its events ended early")
+        mirror.fetch()                                 # the last event says how the run ended
+        if "error" in event:                           # the run's folder has another name here
+            event["error"] = event["error"].replace(self.outputs, str(paths.outputs()))
+        return event
 
 
 class Mirror:
@@ -245,7 +218,7 @@ class Mirror:
         self.agent, self.folder, self.cluster = agent, folder, cluster
         self.due = time.monotonic() + cluster.every
 
-    def files(self) -> dict[str, np.ndarray]:
+    def files(self) -> dict[str, Content]:
         """What an earlier attempt left here."""
         there = [name for name in (CHECKPOINT, WEIGHTS, RESULT, LOG) if (self.folder / name).exists()]
         return {name: np.fromfile(self.folder / name, np.uint8) for name in there}
@@ -271,6 +244,105 @@ class Mirror:
         finally:
             self.cluster.transfers.release()
         self.due = time.monotonic() + max(self.cluster.every, (time.monotonic() - begin) / FETCH_SHARE)
+
+
+# On a machine of the cluster
+
+def scratch() -> Path:
+    """What a machine keeps for the suite: texts, and a folder per worker. `TMPDIR` of `ray start` moves it."""
+    return Path(tempfile.gettempdir()) / f"sparse-attention-suite-{os.getuid()}"
+
+
+class Agent:
+    """A Ray actor. `perform` gives a run's events; the suite asks for `changed` files meanwhile."""
+
+    def __init__(self, command: Sequence[str], settings: Mapping[str, str]) -> None:
+        """command: arguments of this machine's Python; settings: further environment variables of the worker."""
+        self.home, self.lock = own_folder(scratch() / "places")
+        os.environ["SUITE_OUTPUTS"] = str(self.home / "outputs")
+        self.events: Events = queue.Queue()
+        self.process = WorkerProcess([sys.executable, *command], self.events, settings)
+        self.run, self.sent, self.text = paths.outputs(), {}, ""
+
+    def ready(self) -> dict[str, Any]:
+        """Waits for the worker's first word: `ready`, or `died` with the reason."""
+        return {**self.events.get()[1], "versions": versions(), "outputs": str(paths.outputs())}
+
+    def perform(self, message: dict[str, Any], files: Mapping[str, Content]) -> Iterator[dict[str, Any]]:
+        """The events of one run, which goes on from `files`, until `done`, `failed` or `died`."""
+        folder = paths.run_folder(message["profile"], message["fingerprint"])
+        shutil.rmtree(folder.parent, ignore_errors=True)               # the run before, which the suite has fetched
+        for name, content in files.items():
+            write_atomically(folder / name, content.data)
+        self.run, self.sent, due, stage, event = folder, {}, 0.0, "", {"event": ""}
+        self.process.give(None, {**message, "corpus": self.text if message["corpus"] else None})
+        while event["event"] not in ("done", "failed", "died"):
+            _, event = self.events.get()
+            if event["event"] != "progress" or event["stage"] != stage or time.monotonic() >= due:
+                due, stage = time.monotonic() + PROGRESS_SECONDS, event.get("stage", "")
+                yield event
+
+    def changed(self) -> dict[str, Content]:
+        """The files of the present run that changed since the last call, read in an order that leaves no gap: where the
+        checkpoint is gone, result and weights are there."""
+        files = {}
+        for name in (CHECKPOINT, RESULT, WEIGHTS, LOG):
+            with suppress(FileNotFoundError), open(self.run / name, "rb") as file:
+                facts = os.fstat(file.fileno())        # of the file that is read, though it may be replaced meanwhile
+                signature = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+                if signature != self.sent.get(name):
+                    self.sent[name], files[name] = signature, np.fromfile(file, np.uint8)
+        return files
+
+    def has_text(self, path: str, fingerprint: str) -> bool:
+        """Whether the corpus is here: at the suite's path, if the machines share a file system, or sent before."""
+        for folder in (Path(path), scratch() / "texts" / fingerprint):
+            with suppress(SuiteError, OSError):
+                if Corpus(folder).fingerprint == fingerprint:
+                    self.text = str(folder)
+                    return True
+        return False
+
+    def receive_text(self, fingerprint: str, files: Mapping[str, Any]) -> None:
+        """Write the corpus from its files (Ray objects); the workers of a machine share one copy."""
+        import ray
+        folder = scratch() / "texts" / fingerprint
+        partial = folder.with_suffix(".partial")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_suffix(".lock")):
+            if self.has_text("", fingerprint):
+                return                                 # another worker of this machine has just received it
+            shutil.rmtree(partial, ignore_errors=True)
+            for name, reference in files.items():
+                write_atomically(partial / name, ray.get(reference).data)
+            for name, facts in Corpus(partial).manifest["files"].items():
+                with open(partial / name, "rb") as file:
+                    if hashlib.file_digest(file, "sha256").hexdigest() != facts["sha256"]:
+                        raise SuiteError(f"{name} of the corpus is not as its manifest says: delete the corpus's "
+                                         "folder, and it is built again")
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
+        if not self.has_text("", fingerprint):
+            raise SuiteError(f"the corpus that was sent to {folder} is not the wanted one")
+
+    def close(self) -> None:
+        """End the worker and leave nothing behind but the texts."""
+        self.process.end()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+def own_folder(folder: Path) -> tuple[Path, FileLock]:
+    """A new folder in `folder`, locked while this process lives. The folders of killed processes are deleted."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with FileLock(folder / "lock"):
+        for other in [path for path in folder.iterdir() if path.is_dir()]:
+            with claim(other / "lock") as abandoned:
+                if abandoned:
+                    shutil.rmtree(other, ignore_errors=True)
+        own = Path(tempfile.mkdtemp(dir=folder))
+        lock = FileLock(own / "lock", thread_local=False)
+        lock.acquire()
+    return own, lock
 
 
 # The cluster
@@ -303,21 +375,19 @@ def silence(log: Path) -> None:
 
     def keep(data: dict[str, Any], *_: Any, **__: Any) -> None:
         with open(log, "a", encoding="utf-8") as file:
-            now, lines = time.strftime("%H:%M:%S"), data.get("lines", ())
-            file.writelines(f"{now} ({data.get('pid')}) {line}\n" for line in lines)
+            start = f"{time.strftime('%H:%M:%S')} ({data.get('pid')}) "
+            file.writelines(f"{start}{line}\n" for line in data.get("lines", ()))
     if hasattr(internals, "print_to_stdstream"):
         internals.print_to_stdstream = keep
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def reason(error: Exception) -> str:
     """Why a worker is lost, in a few words."""
-    from ray.exceptions import RayActorError, RayError, RayTaskError
-    if isinstance(error, RayTaskError):
-        return first_line(error.cause) if isinstance(error.cause, Exception) else first_line(error)
+    from ray.exceptions import RayActorError, RayTaskError
     if isinstance(error, RayActorError):
         return "its machine is gone" if "node" in str(error).lower() else "its process on that machine is gone"
-    return f"{type(error).__name__}: {first_line(error)}" if isinstance(error, RayError) else str(error)
+    return first_line(error.cause if isinstance(error, RayTaskError) else error)

@@ -29,26 +29,23 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
-def files(folder: Path) -> list[Path]:
-    """Sources, templates and tables below `folder`, in a fixed order."""
-    return sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-
-
-def contents(sources: Iterable[Path]) -> str:
-    return fingerprint(*([str(path.relative_to(paths.ROOT)), digest(path)] for path in sources))
+def contents(files: Iterable[Path]) -> str:
+    """Hash of sources, templates and tables by their path."""
+    return fingerprint(*([str(path.relative_to(paths.ROOT)), digest(path)] for path in sorted(files)
+                         if path.is_file() and "__pycache__" not in path.parts))
 
 
 @lru_cache(maxsize=1)
 def library() -> str:
     """Hash of `lib` and `suite` without the report."""
-    return contents(path for package in ("lib", "suite") for path in files(paths.ROOT / package)
+    return contents(path for package in ("lib", "suite") for path in (paths.ROOT / package).rglob("*")
                     if REPORT not in path.parents)
 
 
 @lru_cache(maxsize=1)
 def page_code() -> str:
     """Hash of what makes the page from executed notebooks and tables; the page shows the audit too."""
-    return contents([*files(REPORT), paths.ROOT / "docs" / "audit.md"])
+    return contents([*REPORT.rglob("*"), paths.ROOT / "docs" / "audit.md"])
 
 
 def source(path: Path) -> list[Any]:
@@ -90,9 +87,9 @@ def is_fresh(profile: str, notebook: str, expected: str) -> bool:
 def page_stamp(profile: str, values: Mapping[str, str], corpus_folder: str) -> str:
     """The stamp of the page when all notebooks are fresh; the page shows the verdicts of other profiles too."""
     made = {name: products(profile, name) for name in values}
-    ledgers = {path.parent.parent.name: digest(path) for path in paths.outputs().glob("*/report/ledger.json")}
+    ledgers = {path.parent.parent.name: digest(path) for path in sorted(paths.outputs().glob("*/report/ledger.json"))}
     ledgers.pop(profile, None)
-    return fingerprint(dict(values), made, page_code(), corpus_folder, dict(sorted(ledgers.items())))
+    return fingerprint(dict(values), made, page_code(), corpus_folder, ledgers)
 
 
 def page_is_fresh(profile: str, expected: str) -> bool:
@@ -102,14 +99,12 @@ def page_is_fresh(profile: str, expected: str) -> bool:
 
 def write(profile: str, name: str, stamp: str, **more: Any) -> None:
     """Keep the stamp of a notebook, or of the page."""
-    content = json.dumps({"stamp": stamp, **more}, indent=1) + "\n"
-    write_atomically(record(profile, name), content.encode())
+    write_atomically(record(profile, name), (json.dumps({"stamp": stamp, **more}, indent=1) + "\n").encode())
 
 
 def read(profile: str, name: str) -> dict[str, Any]:
     """What is kept of a notebook or the page; empty if the file is missing or damaged."""
     try:
-        known = json.loads(record(profile, name).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        return dict(json.loads(record(profile, name).read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
         return {}
-    return known if isinstance(known, dict) else {}

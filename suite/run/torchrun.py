@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -34,7 +34,7 @@ from lib.training import load_run
 from suite.experiments.base import merged
 from suite.plan.outlook import planned
 from suite.run.database import Database
-from suite.run.engine import Assignment, assignments
+from suite.run.engine import assignments
 from suite.run.worker import Worker, described
 from suite.settings.machine import cores
 from suite.settings.parameters import notebook_names
@@ -69,29 +69,24 @@ def joined() -> tuple[Ranks, str]:
     return Ranks(dist.get_rank(), dist.get_world_size(), control), "cuda" if on_gpu else "cpu"
 
 
-class Voice:
-    """In the place of a worker's channel to its engine: what the worker says is shown."""
+class Member(Worker):
+    """One of the processes. Each trains every run; the first also tells the others which run is next, and shows what a
+    worker would say to its engine."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks, device: str) -> None:
+        super().__init__(self, device)
         self.shown = display(os.fdopen(os.dup(2), "w", buffering=1))            # the log of a run takes the place of 2
         self.count, self.total, self.state = Counter(), 0, Active("")
         self.last: dict[str, Any] = {}
+        self.ranks = ranks
+        if ranks.size > 1:
+            self.facts = replace(self.facts, device=f"{ranks.size} x {device}")
 
     def say(self, event: str, **content: Any) -> None:
         self.last = {"event": event, **content}
         if event == "progress":
             self.state = replace(self.state, **content)
             self.shown.show(Snapshot(self.count["done"], self.total, self.count["failed"], (self.state,)))
-
-
-class Member(Worker):
-    """One of the processes. Each trains every run; the first also tells the others which run is next."""
-
-    def __init__(self, ranks: Ranks, device: str) -> None:
-        super().__init__(Voice() if ranks.first else None, device)
-        self.ranks = ranks
-        if ranks.size > 1:
-            self.facts = replace(self.facts, device=f"{ranks.size} x {device}")
 
     def tell(self, call: str, *given: Any) -> None:
         """With `--weights-only` nothing is recorded: the next `make report` enters the run."""
@@ -130,43 +125,35 @@ def lost(run: RunConfig, folder: Path, ranks: Ranks, error: BaseException) -> st
             f"again: it goes on from the last checkpoint, with any number of processes. log: {folder / 'log.txt'}")
 
 
-def missing(profile: Profile, corpus: Corpus | None, names: list[str],
-            weights_only: bool) -> tuple[list[Assignment], int]:
-    """The plan's work, and how many of its runs are there already."""
-    jobs = merged(job for name in names for job in planned(profile, name).jobs)
-    if weights_only:
-        return assignments([replace(job, evaluations=()) for job in jobs], None, corpus), 0
-    with closing(Database(profile.name, corpus)) as database:
-        tasks = assignments(jobs, database, corpus)
-    return tasks, len(jobs) - len(tasks)
-
-
 def lead(profile: Profile, corpus: Corpus | None, names: list[str], member: Member, weights_only: bool) -> int:
     """The work of the first process: the plan's missing runs, one after another; the exit status.
 
     It skips a run that another job has in hand. weights_only: no database is read or written.
     """
-    (tasks, there), voice, started = missing(profile, corpus, names, weights_only), member.channel, time.monotonic()
-    voice.total = len(tasks)
+    started, jobs = time.monotonic(), merged(job for name in names for job in planned(profile, name).jobs)
+    if weights_only:
+        jobs = [replace(job, evaluations=()) for job in jobs]
+    with nullcontext() if weights_only else closing(Database(profile.name, corpus)) as database:
+        tasks = assignments(jobs, database, corpus)
+    count, member.total = member.count, len(tasks)
     for task in tasks:
-        voice.state = Active(task.label)
+        member.state = Active(task.label)
         member.perform(task.message(profile.name, corpus, slots=0) | ({"trained": False} if weights_only else {}))
-        voice.count[voice.last["event"]] += 1
-        if voice.last["event"] == "failed":
+        count[member.last["event"]] += 1
+        if member.last["event"] == "failed":
             log = paths.run_folder(profile.name, task.fingerprint) / "log.txt"
-            voice.shown.note(f"FAILED: {task.label}: {voice.last['error']}\n    log: {log}")
-    others = f", {voice.count['busy']} in the hands of another job" if voice.count["busy"] else ""
+            member.shown.note(f"FAILED: {task.label}: {member.last['error']}\n    log: {log}")
+    others = f", {count['busy']} in the hands of another job" if count["busy"] else ""
     spent = duration(time.monotonic() - started)
-    voice.shown.close(f"{voice.count['done']} of {len(tasks)} runs finished in {spent}, {there} there already{others}; "
-                      f"make report PROFILE={profile.name} executes the notebooks with them")
-    return 1 if voice.count["failed"] else 0
+    member.shown.close(f"{count['done']} of {len(tasks)} runs finished in {spent}, {len(jobs) - len(tasks)} there "
+                       f"already{others}; make report PROFILE={profile.name} executes the notebooks with them")
+    return 1 if count["failed"] else 0
 
 
 def start(options: argparse.Namespace, member: Member) -> int:
     from data_prep.build import corpus
     from suite.settings.profiles import load
-    folder = str(Path(options.corpus).expanduser().resolve()) if options.corpus else ""
-    profile = load(options.profile, folder)
+    profile = load(options.profile, str(Path(options.corpus).expanduser().resolve()) if options.corpus else "")
     text = corpus(profile.corpus, lambda line: print(f"corpus: {line}", file=sys.stderr, flush=True))
     names = [name.removesuffix(".ipynb") for name in options.notebooks]
     return lead(profile, text, names or notebook_names(), member, options.weights_only)

@@ -25,7 +25,6 @@ from suite.settings.fingerprints import code_fingerprint, evaluation_fingerprint
 from suite.settings.machine import machine, versions
 
 if TYPE_CHECKING:
-    from lib.model import Transformer
     from suite.evals import EvalResult
 
 # Another processor sums in another order, and bfloat16 has 8 bits: a loss moves in its fourth digit, rarely an answer.
@@ -34,22 +33,21 @@ ELSEWHERE = 1e-3              # of a value, or absolute below 1
 
 @dataclass(frozen=True)
 class Verified:
-    """One evaluation of one run, computed again: how many numbers, and how far the farthest is from what is stored."""
+    """One evaluation of one run, computed again."""
     run: str
     evaluation: str
-    numbers: int
-    different: int
-    farthest: float                    # largest difference relative to max(1, |stored|); inf: one side lacks a number
+    away: np.ndarray                   # difference of each number, relative to max(1, |stored|); inf: one side lacks it
     here: bool                         # made on this machine with these versions
 
     @property
     def agrees(self) -> bool:
-        return self.different == 0 if self.here else self.farthest <= ELSEWHERE
+        return bool((self.away <= (0 if self.here else ELSEWHERE)).all())
 
     def text(self) -> str:
-        apart = f"{self.different} differ, by up to {self.farthest:.2g} of the value" if self.different else "identical"
+        different = np.count_nonzero(self.away)
+        apart = f"{different} differ, by up to {self.away.max():.2g} of the value" if different else "identical"
         where = "" if self.here else "; the result was made on another machine or with other versions"
-        return f"{self.run[:8]}  {self.evaluation:<24} {self.numbers:>6} numbers: {apart}{where}"
+        return f"{self.run[:8]}  {self.evaluation:<24} {len(self.away):>6} numbers: {apart}{where}"
 
 
 def verify(row: sqlite3.Row, database: Database) -> Iterator[Verified]:
@@ -57,6 +55,9 @@ def verify(row: sqlite3.Row, database: Database) -> Iterator[Verified]:
 
     Raises `SuiteError` if the weights are gone, or if other code than the present one made them.
     """
+    import torch
+
+    from lib.training import load_run
     from suite.evals import evaluate
     run = RunConfig.from_dict(json.loads(row["config"]))
     if row["status"] != "done":
@@ -68,45 +69,30 @@ def verify(row: sqlite3.Row, database: Database) -> Iterator[Verified]:
     if on_text and (database.corpus is None or row["data"] != database.corpus.fingerprint):
         raise SuiteError(f"the text that the run {row['run']} was trained on is not there: name its folder (CORPUS=), "
                          f"or run make report PROFILE={database.profile}, which builds the offline corpus")
-    model = weights(run, row, database)
-    here = row["machine"] == machine() and json.loads(row["versions"]) == versions()
-    for stored in database.rows("select * from evaluations where run_id = ? order by id", row["id"]):
-        evaluation = Evaluation(stored["name"], freeze(json.loads(stored["parameters"])))
-        if stored["evaluation"] != evaluation_fingerprint(evaluation):
-            continue                                   # of an earlier code: no report shows it any more
-        result = evaluate(evaluation, model, run, database.corpus if on_text else None, device())
-        yield compare(row["run"], stored, result, database, here)
-
-
-def weights(run: RunConfig, row: sqlite3.Row, database: Database) -> Transformer:
-    import torch
-
-    from lib.training import load_run
     torch.set_num_threads(row["threads"])              # sums are split by thread
-    folder = paths.run_folder(database.profile, row["run"])
-    finished = load_run(run, folder, device())
+    folder, device = paths.run_folder(database.profile, row["run"]), "cuda" if torch.cuda.is_available() else "cpu"
+    finished = load_run(run, folder, device)
     if finished is None:
         raise SuiteError(f"{folder} has no finished weights of the run {row['run']}: delete outputs/{database.profile} "
                          "or restore the folder, and run make report")
-    return finished.model
+    here = row["machine"] == machine() and json.loads(row["versions"]) == versions()
+    for stored in database.rows("select * from evaluations where run_id = ? order by id", row["id"]):
+        evaluation = Evaluation(stored["name"], freeze(json.loads(stored["parameters"])))
+        if stored["evaluation"] == evaluation_fingerprint(evaluation):       # else of an earlier code: no report has it
+            result = evaluate(evaluation, finished.model, run, database.corpus if on_text else None, device)
+            yield Verified(row["run"], stored["name"], differences(stored["id"], result, database), here)
 
 
-def device() -> str:
-    import torch
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def compare(run: str, stored: sqlite3.Row, result: EvalResult, database: Database, here: bool) -> Verified:
+def differences(evaluation: int, result: EvalResult, database: Database) -> np.ndarray:
     """Metrics by what they describe, arrays by name: all must be there, and nothing else."""
     def described(metric: sqlite3.Row | dict) -> tuple:
         return tuple(metric[name] for name in METRIC_COLUMNS if name != "value")
 
-    metrics = database.rows("select * from metrics where evaluation_id = ?", stored["id"])
-    arrays = database.rows("select * from arrays where evaluation_id = ?", stored["id"])
+    metrics, arrays = (database.rows(f"select * from {table} where evaluation_id = ?", evaluation)
+                       for table in ("metrics", "arrays"))
     old = {described(row): np.array(row["value"]) for row in metrics} | {row["name"]: array_of(row) for row in arrays}
     new = {described(vars(metric)): np.array(metric.value) for metric in result.metrics} | result.arrays
-    away = np.concatenate([distances(old.get(key), new.get(key)) for key in sorted({*old, *new}, key=str)])
-    return Verified(run, stored["name"], len(away), int((away != 0).sum()), float(away.max(initial=0.0)), here)
+    return np.concatenate([distances(old.get(key), new.get(key)) for key in sorted({*old, *new}, key=str)])
 
 
 def distances(old: np.ndarray | None, new: np.ndarray | None) -> np.ndarray:
@@ -114,10 +100,8 @@ def distances(old: np.ndarray | None, new: np.ndarray | None) -> np.ndarray:
     if old is None or new is None or np.shape(old) != np.shape(new):
         return np.full(np.size(new if old is None else old), math.inf)
     old, new = (np.ravel(side).astype(float) for side in (old, new))
-    away = np.full(len(old), math.inf)
-    there = np.isfinite(old) & np.isfinite(new)
-    away[there] = np.abs(new - old)[there] / np.maximum(1, np.abs(old[there]))
-    return away
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(old) & np.isfinite(new), np.abs(new - old) / np.maximum(1, np.abs(old)), math.inf)
 
 
 def chosen(database: Database, prefix: str, every: bool) -> list[sqlite3.Row]:
@@ -142,6 +126,6 @@ def main(profile: str, corpus: str, prefix: str, every: bool) -> int:
             print(verified.text(), flush=True)
             results.append(verified)
     apart = sum(not verified.agrees for verified in results)
-    print(f"{len(results)} results, {sum(verified.numbers for verified in results):,} numbers: "
+    print(f"{len(results)} results, {sum(len(verified.away) for verified in results):,} numbers: "
           + (f"{apart} results do not agree with what is stored" if apart else "all agree with what is stored"))
     return 1 if apart else 0

@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import queue
 import signal
 import sys
 import threading
 import time
 import traceback
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from lib import paths
 from lib.config import Evaluation, RunConfig, freeze
 from lib.errors import SuiteError
-from suite.run.database import Database, Facts, claim, now, packed
+from suite.run.database import Database, Facts, claim, now
 from suite.settings.fingerprints import evaluation_fingerprint, run_fingerprint
 from suite.settings.machine import machine, versions
 
@@ -97,7 +100,6 @@ class Worker:
         self.device = device or self.best_device()
         torch = sys.modules.get("torch")
         self.facts = Facts(versions(), machine(), self.device, torch.get_num_threads() if torch else 1)
-        self.opened: dict[str, Any] = {}
 
     def best_device(self) -> str:
         """A GPU if there is one; on a CPU, as many threads as OMP_NUM_THREADS says."""
@@ -105,9 +107,9 @@ class Worker:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         return "cuda" if torch.cuda.is_available() else "cpu"
 
-    def open_corpus(self, path: str) -> Any:
+    def corpus(self, path: str | None) -> Any:
         from lib.data import Corpus
-        return Corpus(Path(path))
+        return Corpus(Path(path)) if path is not None else None
 
     def train(self, run: RunConfig, corpus: Any, folder: Path, progress: Callable[[dict], None], **more: Any) -> Any:
         """The result of the training, with the model; a run whose result is in `folder` is loaded at once."""
@@ -140,40 +142,36 @@ class Worker:
 
     def attempt(self, task: dict[str, Any], run: RunConfig, folder: Path) -> dict[str, Any]:
         """The run brought to its end; an exception becomes the event `failed`, with its traceback in the log."""
-        def nothing(call: str, *given: Any) -> None:
-            """Until it is known that this is the run that the engine means."""
-
         def entry(call: str, *given: Any) -> None:
             getattr(database, call)(run, *given)
 
-        record = nothing
+        record = None                                  # until it is known that this is the run that the engine means
         with ExitStack() as opened:
             try:
                 corpus, key = self.corpus(task["corpus"]), task["fingerprint"]
                 evaluations = [Evaluation(name, freeze(dict(parameters))) for name, parameters in task["evaluations"]]
-                check_fresh(task, run, evaluations, corpus)
+                # A worker that starts later than its engine may hold newer code; its results would get the wrong key.
+                mine = [run_fingerprint(run, corpus), *map(evaluation_fingerprint, evaluations)]
+                if mine != [key, *task["evaluation_fingerprints"]]:
+                    raise SuiteError(STALE)
                 if "trained" in task:                  # the database is the engine's, on another machine
                     trained, record = task["trained"], self.tell
                 else:
                     database = opened.enter_context(closing(Database(task["profile"], corpus)))
                     stored = database.evaluations([key])
-                    trained = key in stored
+                    trained, record = key in stored, entry
                     evaluations = [e for e in evaluations if evaluation_fingerprint(e) not in stored.get(key, ())]
-                    record = entry
                 errors = self.finish(run, evaluations, trained, corpus, folder, record)
             except Exception as error:                 # whatever it is, it belongs to this run alone: the others go on
                 traceback.print_exc()
-                record("record_failure", self.facts, described(error))
                 errors = [described(error)]
+                if record is not None:
+                    record("record_failure", self.facts, *errors)
         return {"event": "failed", "error": "; ".join(errors)} if errors else {"event": "done"}
 
     def tell(self, call: str, *given: Any) -> None:
-        self.channel.say("record", call=call, given=list(map(packed, given)))
-
-    def corpus(self, path: str | None) -> Any:
-        if path is not None and path not in self.opened:
-            self.opened[path] = self.open_corpus(path)
-        return self.opened.get(path)
+        """What is to be recorded, for a database on another machine (`suite.run.ray_hosts`)."""
+        self.channel.say("record", call=call, given=b64encode(pickle.dumps(given)).decode())
 
     def finish(self, run: RunConfig, evaluations: list[Evaluation], trained: bool, corpus: Any, folder: Path,
                record: Callable[..., None]) -> list[str]:
@@ -189,7 +187,8 @@ class Worker:
         result = self.train(run, corpus, folder, self.progress())
         if not trained:
             parameters = sum(p.numel() for p in result.model.parameters())
-            record("record_training", self.facts, result, parameters, started)
+            measured = SimpleNamespace(**{**vars(result), "model": None})      # the weights stay in the folder
+            record("record_training", self.facts, measured, parameters, started)
             self.channel.say("recorded")
         for evaluation in evaluations:
             self.channel.say("progress", stage=f"evaluating {evaluation.name}")
@@ -221,13 +220,6 @@ class Worker:
 def described(error: Exception) -> str:
     """The message of an error that names its remedy; of any other its kind too."""
     return str(error) if isinstance(error, SuiteError) else f"{type(error).__name__}: {error}"
-
-
-def check_fresh(task: dict[str, Any], run: RunConfig, evaluations: list[Evaluation], corpus: Any) -> None:
-    """A worker that starts later than its engine may hold newer code; its results would get the wrong key."""
-    mine = [run_fingerprint(run, corpus), *map(evaluation_fingerprint, evaluations)]
-    if mine != [task["fingerprint"], *task["evaluation_fingerprints"]]:
-        raise SuiteError(STALE)
 
 
 def main(kind: Callable[[Channel], Worker] = Worker) -> None:
