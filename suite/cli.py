@@ -119,7 +119,7 @@ def list_runs(profile: ProfileName = "small", pattern: Annotated[str, Option(hel
               status: Literal["", "running", "done", "failed"] = "") -> None:
     """One line per run."""
     from suite.run import browse
-    print(browse.listed(profile, pattern, status))
+    print(browse.listed(browse.Database(profile, create=False), pattern, status))
 
 
 @runs.command("show")
@@ -166,7 +166,7 @@ def worker() -> None:
 
 @app.command(hidden=True)
 def execute(notebook: Path, output: Path, parameters: str = "{}") -> int:
-    """One notebook into one output; the last line printed is JSON with the error."""
+    """One notebook into one output; the last line printed says the error."""
     from suite.run.execute import main
     return main(notebook, output, parameters)
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from lib import paths
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
+from lib.data import Corpus
 from suite.experiments.base import Job
 from suite.run.engine import ensure
-from suite.run.hosts import Local
+from suite.run.hosts import Hosts
+from suite.settings.fingerprints import run_fingerprint
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 TINY = ModelConfig(vocab=64, d_model=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=32)
@@ -37,8 +39,12 @@ def job(seed: int, *evaluations: int, steps: int = 4, **data) -> Job:
     return Job.of(run, *(Evaluation.of("task", count=count) for count in evaluations or (1,)))
 
 
+def folder(one: Job, corpus: Corpus | None = None) -> Path:
+    return paths.run_folder("tiny", run_fingerprint(one.run, corpus))
+
+
 def train(*jobs: Job, workers: int = 1, **more):
-    ensure(jobs, "tiny", None, hosts=Local(workers, FAKE), shown=more.pop("shown", Quiet()), **more)
+    ensure(jobs, "tiny", None, hosts=Hosts(workers, FAKE), shown=more.pop("shown", Quiet()), **more)
 
 
 def events(prefix: str = "") -> list[str]:

@@ -9,18 +9,22 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import psutil
 import pytest
-from fake_jobs import FAKE, Quiet, events, job, train
+from fake_jobs import FAKE, Quiet, events, folder, job, train
 from filelock import FileLock
 
 from lib import paths
-from lib.config import Evaluation
+from lib.config import Evaluation, PatternSpec, RunConfig, TrainConfig
+from suite.experiments import experiment
+from suite.experiments.base import Job
 from suite.run.database import Database
-from suite.run.engine import Assignment, Engine, EngineError, ensure
-from suite.run.hosts import WORKER, Local
-from suite.settings.fingerprints import run_fingerprint
+from suite.run.engine import Assignment, Engine, EngineError, by_need, ensure, replicates, with_seeds
+from suite.run.hosts import WORKER, Hosts
+from suite.settings import profiles
 from suite.settings.progress import Active
 
 pytestmark = pytest.mark.usefixtures("outputs")
@@ -32,38 +36,32 @@ def test_when_experiments_share_a_run_then_it_is_trained_once_and_a_later_evalua
     train(*jobs, workers=2, on_news=lambda run, failure: done.append((run, failure)))
     assert sorted(events("trained")) == ["trained 1", "trained 2"]
     assert sorted(events("evaluate 1")) == ["evaluate 1 task {'count': 1}", "evaluate 1 task {'count': 2}"]
-    assert set(done) == {(run_fingerprint(job(s).run, None), None) for s in (1, 2)}
+    assert set(done) == {(folder(job(seed)).name, None) for seed in (1, 2)}
     database, before = Database("tiny"), events()
     assert database.missing([job(1, 1, 2), job(2, 1)]) == []
     assert database.metrics(job(1, 2)).query("measure == 'accuracy'")["value"].tolist() == [2.0]
     assert database.array(job(1, 2), Evaluation.of("task", count=2), "right").shape == (2, 3)
-    ensure([job(1, 1)], "tiny", None, hosts=Local(1, ("no such program",)), shown=shown)     # all is there
+    ensure([job(1, 1)], "tiny", None, hosts=Hosts(1, ("no such program",)), shown=shown)     # all is there
     assert events() == before and shown.summary == "1 run there already"
     train(job(1, 1, 5))
     assert events()[len(before):] == ["load 1 from 4", "evaluate 1 task {'count': 5}"]
 
 
-def test_when_a_worker_is_killed_then_its_run_goes_on_from_the_checkpoint():
-    train(job(1, behaviour="die once"), job(2))
-    assert events("train 1") == ["train 1 from 0", "train 1 from 2"]
-    assert events("trained") == ["trained 1", "trained 2"]           # at once, before the others
-
-
-def test_when_runs_fail_then_the_others_go_on_and_one_error_names_all():
+def test_when_runs_fail_or_workers_die_then_the_others_go_on_and_one_error_names_all_that_failed():
     told, raising = {}, job(1, behaviour="raise")
-    key = run_fingerprint(raising.run, None)
     with pytest.raises(EngineError) as error:
-        train(raising, job(2, behaviour="die", pause=0.01), job(3), job(4, 1, 0, 2), workers=2,
+        train(job(5, behaviour="die once"), raising, job(2, behaviour="die", pause=0.01), job(3), job(4, 1, 0, 2),
               on_news=lambda run, failure: told.update({run: failure}))
-    text, log = str(error.value), paths.run_folder("tiny", key) / "log.txt"
-    assert sorted(events("trained")) == ["trained 3", "trained 4"]
+    text, log = str(error.value), folder(raising) / "log.txt"
+    assert events("trained") == ["trained 5", "trained 3", "trained 4"]              # 5 again before the others
+    assert events("train 5") == ["train 5 from 0", "train 5 from 2"]                 # the second from the checkpoint
     assert "3 runs failed" in text and "local, seed 1: ValueError: no such luck" in text
     assert "local, seed 2: its process died twice (killed by signal 9" in text and "| about to be killed" in text
     assert str(log) in text and "Traceback" in log.read_text()
     assert events("train 1") == ["train 1 from 0"]                   # an exception is no accident: it is not repeated
     assert events("train 2") == ["train 2 from 0", "train 2 from 2"]
-    assert sum(failure is not None for failure in told.values()) == 3 and len(told) == 4
-    row = Database("tiny").facts(key)
+    assert sum(failure is not None for failure in told.values()) == 3 and len(told) == 5
+    row = Database("tiny").facts(folder(raising).name)
     assert (row["status"], row["error"]) == ("failed", "ValueError: no such luck")
     assert "seed 4: evaluation task: ValueError: nothing to count" in text
     assert Database("tiny").missing([job(3), job(4, 1, 2)]) == []    # the run's other evaluations are kept
@@ -71,79 +69,55 @@ def test_when_runs_fail_then_the_others_go_on_and_one_error_names_all():
 
 def test_when_no_worker_starts_then_the_error_says_why():
     broken = (sys.executable, "-c", "raise SystemExit('torch is broken')")
-    with pytest.raises(EngineError, match="does not start(.|\n)*torch is broken"):
-        ensure([job(1), job(2)], "tiny", None, hosts=Local(2, broken), shown=Quiet())
-
-
-SUITE = """
-import sys
-from tests.fake_jobs import Quiet, job, train
-train(*[job(seed, pause=0.02) for seed in map(int, sys.argv[1:])], workers=2)
-"""
-
-
-def start_suite(*seeds: int, script: str = SUITE) -> subprocess.Popen:
-    command = [sys.executable, "-c", script, *map(str, seeds)]
-    return subprocess.Popen(command, cwd=paths.ROOT, stderr=subprocess.PIPE, text=True)
+    with pytest.raises(EngineError, match="2 runs failed(.|\n)*does not start(.|\n)*torch is broken"):
+        ensure([job(1), job(2)], "tiny", None, hosts=Hosts(2, broken), shown=Quiet())
 
 
 def test_when_two_suites_start_at_once_then_each_run_is_trained_exactly_once():
-    suites = [start_suite(1, 2, 3, 4, 5, 6), start_suite(4, 5, 6, 1, 2, 7)]
+    suites = [threading.Thread(target=train, args=[job(seed, pause=0.02) for seed in seeds], kwargs={"workers": 2})
+              for seeds in ((1, 2, 3, 4), (3, 4, 1, 5))]
     for suite in suites:
-        assert suite.wait(60) == 0, suite.stderr.read()
-        suite.stderr.close()
-    assert sorted(events("trained")) == [f"trained {seed}" for seed in range(1, 8)]
-    assert len(events("train ")) == 7 and len(events("evaluate")) == 7
+        suite.start()
+    for suite in suites:
+        suite.join(60)
+    assert sorted(events("trained")) == [f"trained {seed}" for seed in range(1, 6)]
+    assert len(events("train ")) == len(events("evaluate")) == 5
 
 
 SLOW = """
+import signal
 from tests.fake_jobs import job, train
+signal.signal(signal.SIGINT, signal.default_int_handler)        # children of a background process ignore the signal
 train(job(1, pause=0.05, steps=400), job(2, linger=60.0), workers=2)
 """
 
 
-def busy_workers(suite: subprocess.Popen) -> list[psutil.Process]:
-    """The two workers, once one is in the midst of a training and the other of a long evaluation."""
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_when_the_suite_is_killed_or_interrupted_then_its_workers_end_and_another_suite_goes_on(how):
+    suite = subprocess.Popen([sys.executable, "-c", SLOW], cwd=paths.ROOT, stderr=subprocess.PIPE, text=True,
+                             start_new_session=True)
     deadline = time.monotonic() + 60
-    while not (events("step 2 of 1") and events("evaluate 2")):
+    while not (events("step 2 of 1") and events("evaluate 2")):      # one trains, the other is in a long evaluation
         assert time.monotonic() < deadline and suite.poll() is None
         time.sleep(0.05)
-    return psutil.Process(suite.pid).children()
-
-
-def wait_gone(processes: list[psutil.Process], seconds: float) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
-    assert not alive
-
-
-def test_when_the_engine_is_killed_then_its_workers_end_and_another_suite_goes_on():
-    suite = start_suite(script=SLOW)
-    workers = busy_workers(suite)
-    assert len(workers) == 2
-    suite.kill()
-    suite.communicate()
-    wait_gone(workers, 3)
-    folder = paths.run_folder("tiny", run_fingerprint(job(1, pause=0.05, steps=400).run, None))
-    with FileLock(folder / "lock", blocking=False):
-        assert 0 < int((folder / "checkpoint.pt").read_text()) < 400
-
-
-def test_when_ctrl_c_is_pressed_then_suite_and_workers_end_promptly():
-    def heard() -> None:                        # children of a background process ignore the signal
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    suite = subprocess.Popen([sys.executable, "-c", SLOW], cwd=paths.ROOT, stderr=subprocess.PIPE, text=True,
-                             start_new_session=True, preexec_fn=heard)
-    workers = busy_workers(suite)
-    os.killpg(suite.pid, signal.SIGINT)                               # a terminal sends it to the whole group
+    workers = psutil.Process(suite.pid).children()
+    if how == signal.SIGINT:
+        os.killpg(suite.pid, how)                                    # a terminal sends Ctrl-C to the whole group
+    else:
+        suite.kill()
     _, error = suite.communicate(timeout=5)
-    assert error.rstrip().endswith("KeyboardInterrupt") and error.count("Traceback") == 1
-    wait_gone(workers, 3)
+    if how == signal.SIGINT:
+        assert error.rstrip().endswith("KeyboardInterrupt") and error.count("Traceback") == 1
+    _, alive = psutil.wait_procs(workers, timeout=3)
+    assert len(workers) == 2 and not alive
+    left = folder(job(1, pause=0.05, steps=400))
+    with FileLock(left / "lock", blocking=False):
+        assert 0 < int((left / "checkpoint.pt").read_text()) < 400
 
 
 def test_when_another_suite_holds_a_run_then_the_others_come_first_and_that_one_is_waited_for():
-    held = paths.run_folder("tiny", run_fingerprint(job(1).run, None))
-    held.mkdir(parents=True)
-    lock = FileLock(held / "lock", thread_local=False)
+    folder(job(1)).mkdir(parents=True)
+    lock = FileLock(folder(job(1)) / "lock", thread_local=False)
     lock.acquire()
 
     def release() -> None:
@@ -171,13 +145,24 @@ def test_when_all_places_are_taken_then_a_suite_waits_for_one():
 
 def test_when_a_run_goes_on_then_the_display_has_step_loss_rate_and_time_left():
     shown = Quiet()
-    train(job(1, steps=40, pause=0.05), job(2), shown=shown)
+    train(job(1, steps=20, pause=0.05), job(2), shown=shown)
     seen = [a for snapshot in shown.snapshots for a in snapshot.active if a.stage == "training" and "seed 1" in a.label]
-    assert seen and all(a.steps == 40 and a.tokens_per_s == 1000 and a.loss for a in seen)
+    assert seen and all(a.steps == 20 and a.tokens_per_s == 1000 and a.loss for a in seen)
     assert "seed 1: step" in seen[-1].text() and "1,000 tokens/s" in seen[-1].text()
     assert {s.total for s in shown.snapshots} == {2} and max(s.done for s in shown.snapshots) == 2
     assert any(s.left is not None and 0 < s.left < 10 for s in shown.snapshots)
     assert shown.summary.startswith("2 runs finished in")
+
+
+def test_when_runs_are_in_their_first_steps_then_their_speed_is_no_estimate_yet():
+    engine = Engine([], "tiny", None, Hosts(2, FAKE), Quiet(), lambda run, failure: None, lambda seeds: lambda job: 0)
+    first, later = (Assignment(job(seed), "", state=Active("", "training", step, 100, tokens_per_s=rate))
+                    for seed, step, rate in ((1, 1, 3.0), (2, 50, 4000.0)))
+    engine.workers = [SimpleNamespace(task=first)]
+    assert engine.left() is None
+    engine.workers.append(SimpleNamespace(task=later))
+    assert engine.left() == pytest.approx(0.99 * 512 / 3, rel=0.1)
+    engine.database.close()
 
 
 def test_when_the_code_of_a_run_changed_after_the_start_then_nothing_is_recorded_under_the_old_key(monkeypatch):
@@ -190,15 +175,14 @@ def test_when_the_code_of_a_run_changed_after_the_start_then_nothing_is_recorded
 
 def test_when_a_run_is_really_trained_then_its_metrics_weights_and_facts_are_there():
     one = job(1, 8, steps=6)
+    one = replace(one, run=replace(one.run, pattern=PatternSpec.of("dense")))       # which compiles nothing
     ensure([one], "tiny", None, 1, shown=Quiet())
     database = Database("tiny")
-    metrics = database.metrics(one)
-    row = database.facts(run_fingerprint(one.run, None))
+    metrics, row = database.metrics(one), database.facts(folder(one).name)
     assert {"train_loss", "accuracy", "chance"} <= set(metrics["measure"])
     assert (metrics["run_tokens_per_s"] > 0).all() and (metrics["run_peak_memory_mib"] > 0).all()
     assert row["status"] == "done" and row["threads"] == 1 and row["parameters"] == metrics["parameters"].iloc[0] > 1000
-    folder = paths.run_folder("tiny", row["run"])
-    assert (folder / "model.safetensors").exists() and not (folder / "checkpoint.pt").exists()
+    assert (folder(one) / "model.safetensors").exists() and not (folder(one) / "checkpoint.pt").exists()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc than glibc's")
@@ -210,10 +194,12 @@ def test_when_a_worker_frees_memory_then_the_next_step_has_it_without_new_pages(
             return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         first = touch()
         print(touch() - first)"""
-    pages = {name: int(subprocess.check_output([sys.executable, "-c", program], env=environment, text=True))
-             for name, environment in (("plain", {"PATH": os.environ["PATH"]}), ("worker", WORKER))}
-    assert pages["worker"] < 100 < pages["plain"]
+    plain, worker = (int(subprocess.check_output([sys.executable, "-c", program], env=environment, text=True))
+                     for environment in ({"PATH": os.environ["PATH"]}, WORKER))
+    assert worker < 100 < plain
 
+
+# Further seeds: which runs they repeat, and which of them are trained first
 
 def test_when_seeds_repeat_a_run_then_first_seeds_come_first_and_the_caller_orders_the_further_ones():
     asked = []
@@ -225,15 +211,36 @@ def test_when_seeds_repeat_a_run_then_first_seeds_come_first_and_the_caller_orde
     train(*wanted, further=further)
     assert [line.split()[1] for line in events("trained")] == ["4", "5", "6", "15", "14", "16", "25", "24", "26"]
     assert asked == [1, 2]
-    events_before = events()
+    before = events()
     train(*wanted, further=further)
-    assert events() == events_before and asked == [1, 2]
+    assert events() == before and asked == [1, 2]
 
 
-def test_when_runs_are_in_their_first_steps_then_their_speed_is_no_estimate_yet():
-    engine = Engine([], "tiny", None, Local(2, FAKE), Quiet(), lambda run, failure: None, lambda seeds: lambda job: 0)
-    first, later = (Assignment(job(seed), "", state=Active("", "training", step, 100, tokens_per_s=rate))
-                    for seed, step, rate in ((1, 1, 3.0), (2, 50, 4000.0)))
-    assert not engine.first_impression([first]).knows
-    assert engine.first_impression([first, later]).rate(first.job.run) == 4000.0
-    engine.database.close()
+def seeded(pattern: str, seed: int, **recipe) -> RunConfig:
+    return RunConfig(PatternSpec.of(pattern), train=TrainConfig(seed=seed, **recipe))
+
+
+def test_when_runs_differ_in_their_seed_only_then_they_are_numbered_in_order():
+    runs = [seeded("local", 42), seeded("dense", 42), seeded("local", 7), seeded("local", 42), seeded("dense", 9),
+            seeded("local", 8)]
+    assert list(map(replicates(runs).get, runs)) == [0, 0, 1, 0, 1, 2]
+    assert set(replicates([runs[0], seeded("local", 7, steps=999)]).values()) == {0}
+
+
+def test_when_a_profile_is_cut_to_its_first_seeds_then_its_plan_is_a_part_of_the_whole():
+    whole = profiles.load("overnight")
+    first = with_seeds(whole, 1)
+    for name in ("01_window_sweep", "02_learned_alpha", "09_long_rungs"):     # of 09 the seeds are the defaults
+        plans = [{job.run for job in experiment(name).plan(p.parameters(name), p)} for p in (whole, first)]
+        assert plans[1] < plans[0] and set(replicates(plans[1]).values()) == {0}
+        assert with_seeds(whole, 99).parameters(name) == whole.parameters(name)
+
+
+def test_when_further_seeds_are_ordered_then_undecided_claims_come_first_and_unclaimed_runs_last():
+    configurations = {name: seeded(name, 42) for name in ("local", "dense", "strided", "bigbird", "longnet")}
+    judged = [SimpleNamespace(verdict=verdict, seeds=seeds, runs=runs) for verdict, seeds, *runs in (
+        ("supported", 1, "local", "dense"), ("undecided", 1, "dense", "gone"), ("contradicted", 2, "strided"),
+        ("not tested", 0))]
+    jobs = [Job.of(seeded(name, 43)) for name in ("bigbird", "strided", "local", "dense", "longnet")]
+    ordered = [job.run.pattern.name for job in sorted(jobs, key=by_need(judged, configurations))]
+    assert ordered == ["dense", "local", "strided", "bigbird", "longnet"]

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from fake_jobs import Quiet, job
+from fake_jobs import FAKE, Quiet, folder, job
 from filelock import FileLock
 
 from lib import paths
@@ -30,17 +30,14 @@ from suite.experiments.base import Job
 from suite.run import ray_hosts
 from suite.run.database import Database
 from suite.run.engine import Assignment, EngineError, ensure
-from suite.run.hosts import Local
-from suite.run.ray_hosts import SETTINGS, Ray
+from suite.run.hosts import Hosts
+from suite.run.ray_hosts import SETTINGS, Agent, Ray, RayWorker
 from suite.run.worker import Worker
-from suite.settings.fingerprints import run_fingerprint
 from suite.settings.machine import versions
 
 os.environ.update(SETTINGS)                            # before Ray reads them
 ray = pytest.importorskip("ray", reason="Ray is not installed: python3 tools/bootstrap.py ray")
 
-HERE = Path(__file__).resolve().parent
-FAKE, QUICK = (str(HERE / "fake_worker.py"),), (str(HERE / "quick_worker.py"),)
 # A dead machine is noticed within seconds, a slow one is given the time that a busy test machine takes.
 QUICKLY = {"health_check_initial_delay_ms": 5000, "health_check_period_ms": 300, "health_check_failure_threshold": 5}
 NODE = {"object_store_memory": 80 * 2 ** 20, "include_log_monitor": False}          # no more than the tests need
@@ -52,10 +49,6 @@ def outputs(tmp_path, monkeypatch):
     return tmp_path
 
 
-def folder(one: Job, corpus: Corpus | None = None) -> Path:
-    return paths.run_folder("tiny", run_fingerprint(one.run, corpus))
-
-
 @pytest.fixture
 def text(tmp_path, monkeypatch) -> Corpus:
     """A corpus whose path says nothing on another machine: it is relative to this test's folder."""
@@ -63,11 +56,20 @@ def text(tmp_path, monkeypatch) -> Corpus:
              for split, size in (("train", 5000), ("heldout", 2000))}
     facts = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
     manifest = {"config": {"vocab": 64}, "domains": {"a": {}}, "token_type": "uint16", "files": facts, "notes": []}
-    (tmp_path / "text").mkdir()
     for name, content in {**files, "manifest.json": json.dumps(manifest).encode()}.items():
-        (tmp_path / "text" / name).write_bytes(content)
+        write_atomically(tmp_path / "text" / name, content)
     monkeypatch.chdir(tmp_path)
     return Corpus(Path("text"))
+
+
+@pytest.fixture
+def pair(monkeypatch) -> tuple[Agent, RayWorker]:
+    """An agent and its worker in the driver, in this process: Ray passes on what it is given."""
+    monkeypatch.setattr(ray, "put", lambda content: content)
+    monkeypatch.setattr(ray, "get", lambda content: content)
+    agent, worker = Agent.__new__(Agent), RayWorker.__new__(RayWorker)
+    worker.cluster, worker.agent = Ray(), SimpleNamespace(changed=SimpleNamespace(remote=lambda: agent.changed()))
+    return agent, worker
 
 
 # Parts, without a cluster
@@ -100,22 +102,20 @@ def test_when_the_address_is_wrong_then_it_is_said_within_seconds(monkeypatch):
                 ensure([job(1)], "tiny", None, shown=Quiet(), hosts=Ray())
 
 
-def test_when_a_machine_has_other_versions_then_its_worker_is_refused():
-    worker = ray_hosts.RayWorker.__new__(ray_hosts.RayWorker)
-    ready = {"event": "ready", "words": (), "outputs": "there", "versions": {**versions(), "torch": "2.13.0+cu130"}}
+def test_when_a_machine_has_other_versions_then_its_worker_is_refused(pair):
+    _, worker = pair
+    ready = {"event": "ready", "outputs": "there", "versions": {**versions(), "torch": "2.13.0+cu130"}}
     worker.meet(ready)
     assert worker.outputs == "there"
     with pytest.raises(SuiteError, match="numpy 1.0, this one"):
         worker.meet({**ready, "versions": {**versions(), "numpy": "1.0"}})
 
 
-def test_when_a_corpus_arrives_damaged_then_it_is_refused_and_the_next_one_is_taken(monkeypatch, tmp_path, text):
+def test_when_a_corpus_arrives_damaged_then_it_is_refused_and_the_next_one_is_taken(monkeypatch, tmp_path, text, pair):
     monkeypatch.setattr(ray_hosts, "scratch", lambda: tmp_path / "scratch")
-    monkeypatch.setattr(ray, "put", lambda content: content)
-    monkeypatch.setattr(ray, "get", lambda content: content)
-    agent, cluster = ray_hosts.Agent.__new__(ray_hosts.Agent), Ray()
-    cluster.corpus = text
-    files = cluster.parcel()
+    agent, worker = pair
+    worker.cluster.corpus = text
+    files = worker.cluster.parcel()
     for damaged, words in ((files["train-a.bin"][:-1], "damaged"), (files["train-a.bin"] ^ 1, "not as its manifest")):
         with pytest.raises(SuiteError, match=f"train-a.bin.* is .*{words}"):
             agent.receive_text(text.fingerprint, {**files, "train-a.bin": damaged.copy()})
@@ -126,41 +126,31 @@ def test_when_a_corpus_arrives_damaged_then_it_is_refused_and_the_next_one_is_ta
     assert agent.has_text(str(tmp_path / "text"), text.fingerprint) and agent.text == str(tmp_path / "text")
 
 
-def test_when_a_run_s_files_change_elsewhere_then_the_driver_s_folder_follows(monkeypatch, tmp_path):
-    monkeypatch.setattr(ray, "get", lambda content: content)
-    there, here, cluster = tmp_path / "there", tmp_path / "here", Ray(every=3600)
-    there.mkdir()
-    agent = ray_hosts.Agent.__new__(ray_hosts.Agent)
-    agent.run, agent.sent, sent = there, {}, []
+def test_when_a_run_s_files_change_elsewhere_then_the_driver_s_folder_follows(tmp_path, pair):
+    agent, worker = pair
+    agent.run, agent.sent, here = tmp_path / "there", {}, tmp_path / "here"
 
-    def changed():
-        sent.append(agent.changed())
-        return sent[-1]
-    mirror = ray_hosts.Mirror(SimpleNamespace(changed=SimpleNamespace(remote=changed)), here, cluster)
-
-    def written(**content: str) -> set[str]:
+    def written(**content: str) -> dict[str, str]:
         for name, text in content.items():
-            write_atomically(there / name.replace("_", "."), text.encode())
-        mirror.fetch()
-        return {path.name for path in here.iterdir()}
-    assert written(checkpoint_pt="step 1", log_txt="one\n") == {"checkpoint.pt", "log.txt"}
-    assert written(log_txt="two\n") == {"checkpoint.pt", "log.txt"} and set(sent[-1]) == {"log.txt"}
-    (there / "checkpoint.pt").unlink()                 # as between the renamings of `save_checkpoint`
-    assert "checkpoint.pt" in written() and bytes(mirror.files()["checkpoint.pt"]) == b"step 1"
-    written(checkpoint_pt="step 2")
-    assert bytes(mirror.files()["checkpoint.pt"]) == b"step 2"
-    mirror.fetch_if_due()
-    assert len(sent) == 4                              # it is not: an hour has not passed
-    (there / "checkpoint.pt").unlink()
+            write_atomically(agent.run / name.replace("_", "."), text.encode())
+        worker.fetch(here)
+        return {path.name: path.read_text() for path in here.iterdir()}
+    assert written(checkpoint_pt="step 1", log_txt="one") == {"checkpoint.pt": "step 1", "log.txt": "one"}
+    (here / "checkpoint.pt").write_text("not sent again")
+    assert written(log_txt="two") == {"checkpoint.pt": "not sent again", "log.txt": "two"}
+    (agent.run / "checkpoint.pt").unlink()             # as between the renamings of `save_checkpoint`
+    assert "checkpoint.pt" in written()
+    assert written(checkpoint_pt="step 2")["checkpoint.pt"] == "step 2"
+    (agent.run / "checkpoint.pt").unlink()
     (here / "checkpoint.previous.pt").write_text("of an earlier start, on this machine")
-    assert written(model_safetensors="weights", result_json="{}") == {"model.safetensors", "result.json", "log.txt"}
+    assert set(written(model_safetensors="w", result_json="{}")) == {"model.safetensors", "result.json", "log.txt"}
 
 
-def test_when_a_run_is_in_another_suite_s_hands_then_it_is_busy():
-    one = job(1)
+def test_when_a_run_is_in_another_suite_s_hands_then_it_is_busy(pair):
+    one, (_, worker) = job(1), pair
+    worker.cluster.corpus = None
     folder(one).mkdir(parents=True)
     with FileLock(folder(one) / "lock"):
-        worker = ray_hosts.RayWorker.__new__(ray_hosts.RayWorker)
         assert worker.perform(Assignment(one, folder(one).name).message("tiny", None, 1)) == {"event": "busy"}
 
 
@@ -224,9 +214,9 @@ def log(one: Job, corpus: Corpus | None = None) -> list[str]:
     return (folder(one, corpus) / "log.txt").read_text().splitlines()
 
 
-def on_ray(*jobs: Job, command: tuple[str, ...] = FAKE, corpus: Corpus | None = None,
-           shown: Quiet | None = None) -> None:
-    ensure(jobs, "tiny", corpus, shown=shown or Quiet(), hosts=Ray(cpus=1, gpus=0, command=command, every=0.1))
+def on_ray(*jobs: Job, more: tuple[str, ...] = (), corpus: Corpus | None = None, shown: Quiet | None = None) -> None:
+    hosts = Ray(cpus=1, gpus=0, command=(*FAKE[1:], *more), every=0.1)
+    ensure(jobs, "tiny", corpus, shown=shown or Quiet(), hosts=hosts)
 
 
 def results(*jobs: Job, corpus: Corpus) -> list:
@@ -265,7 +255,7 @@ def test_when_a_machine_is_killed_then_its_run_goes_on_elsewhere_and_the_results
         machines, monkeypatch, outputs, text):
     jobs = [on_text(seed, 60) for seed in (1, 2)]
     shown = Killer(machines, *(folder(one, text) for one in jobs))
-    on_ray(*jobs, command=QUICK, corpus=text, shown=shown)
+    on_ray(*jobs, more=("slow",), corpus=text, shown=shown)
     begun = [[int(line.split()[-1]) for line in log(one, text) if line.startswith("from step")] for one in jobs]
     assert shown.killed and sorted(map(len, begun)) == [1, 2]                       # one of them had to go on
     assert [steps[0] for steps in begun] == [0, 0] and 0 < max(begun, key=len)[1] < 60
@@ -273,7 +263,7 @@ def test_when_a_machine_is_killed_then_its_run_goes_on_elsewhere_and_the_results
     assert shown.summary.startswith("2 runs finished") and not list(paths.outputs().rglob("checkpoint*"))
     elsewhere = results(*jobs, corpus=text)
     monkeypatch.setenv("SUITE_OUTPUTS", str(outputs / "local"))
-    ensure(jobs, "tiny", Corpus(text.path.resolve()), shown=Quiet(), hosts=Local(1))
+    ensure(jobs, "tiny", Corpus(text.path.resolve()), shown=Quiet(), hosts=Hosts(1))
     assert elsewhere == results(*jobs, corpus=text)
 
 
@@ -291,7 +281,7 @@ def test_when_runs_fail_or_processes_die_then_the_others_go_on_and_the_error_has
         "train 2 from 0", "train 2 from 2"]
     assert "Traceback (most recent call last):" in log(job(1, behaviour="raise", pause=0.05))
     database = Database("tiny")
-    row = database.facts(run_fingerprint(job(1, behaviour="raise", pause=0.05).run, None))
+    row = database.facts(folder(job(1, behaviour="raise", pause=0.05)).name)
     assert (row["status"], row["error"]) == ("failed", "ValueError: no such luck")
     assert database.missing([job(3, 1), job(4)]) == []
     assert database.array(job(4), Evaluation.of("task", count=1), "right").tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -308,8 +298,8 @@ on_ray(job(1, pause=0.05, steps=STEPS))
 @pytest.mark.slow
 def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_start_goes_on(machines):
     one, trained_here = job(1, pause=0.05, steps=60), job(2, 1)
-    ensure([trained_here], "tiny", None, shown=Quiet(), hosts=Local(1, (sys.executable, *FAKE)))
-    row = dict(Database("tiny").facts(run_fingerprint(trained_here.run, None)))
+    ensure([trained_here], "tiny", None, shown=Quiet(), hosts=Hosts(1, FAKE))
+    row = dict(Database("tiny").facts(folder(trained_here).name))
     suite = subprocess.Popen([sys.executable, "-c", SUITE.replace("STEPS", "60")], cwd=paths.ROOT)
     deadline = time.monotonic() + 120
     while not (folder(one) / "checkpoint.pt").exists():
@@ -331,4 +321,4 @@ def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_
 def test_when_no_machine_has_what_a_run_asks_for_then_it_is_said_at_once(machines):
     for asked, words in (({"cpus": 3}, "3 CPUs.*at most 1 CPUs and 0 GPUs"), ({"gpus": 0.5}, "0.5 GPU and 1 CPU")):
         with pytest.raises(SuiteError, match=words):
-            ensure([job(1)], "tiny", None, shown=Quiet(), hosts=Ray(**asked, command=FAKE))
+            ensure([job(1)], "tiny", None, shown=Quiet(), hosts=Ray(**asked))

@@ -13,98 +13,88 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from fake_jobs import job
 
 from lib import paths
-from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
+from lib.config import Evaluation, PatternSpec
 from lib.errors import SuiteError
-from suite.evals.base import EvalResult, Metric
-from suite.experiments.base import Job
 from suite.cli import main
+from suite.evals.base import EvalResult, Metric
 from suite.run import browse
 from suite.run import database as module
 from suite.run.database import Database, Facts
 from suite.settings.progress import text_table
 
-VERSIONS = {"python": "3.11.0", "torch": "2.13.0", "numpy": "2.4.6", "suite": "0.1.0"}
-FACTS = Facts(VERSIONS, "a processor, 2 cores", "cpu", 1)
-ONE = Evaluation.of("task", count=1)
-TWO = Evaluation.of("task", count=2)
-
-
-def run(seed: int = 0, **changes) -> RunConfig:
-    model = ModelConfig(vocab=64, d_model=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=32)
-    train = TrainConfig(steps=4, batch=2, length=64, warmup=1, precision="fp32", seed=seed)
-    return replace(RunConfig(PatternSpec.of("local", window=3), model, train, DataConfig.of("copying")), **changes)
-
-
-def result(value: float = 0.5, **more) -> SimpleNamespace:
-    metrics = [Metric("train_loss", value, step=2), Metric("train_loss", value / 2, step=4)]
-    return SimpleNamespace(**{"metrics": metrics, "seconds": 1.5, "tokens_per_s": 100.0, "peak_memory_mib": 12.0,
-                              "spent": {"forward": 0.5, "backward": 0.75}, **more})
-
+FACTS = Facts({"python": "3.11.0", "torch": "2.13.0"}, "a processor, 2 cores", "cpu", 1)
+ONE, TWO = (Evaluation.of("task", count=count) for count in (1, 2))
 
 pytestmark = pytest.mark.usefixtures("outputs")
 
 
+def train(database: Database, seed: int, value: float = 0.5) -> None:
+    metrics = [Metric("train_loss", value, step=2), Metric("train_loss", value / 2, step=np.int64(4))]
+    result = SimpleNamespace(metrics=metrics, seconds=1.5, tokens_per_s=100.0, peak_memory_mib=12.0,
+                             spent={"forward": 0.5, "backward": 0.75})
+    database.record_training(job(seed).run, FACTS, result, 1234, module.now())
+
+
+def evaluate(database: Database, evaluation: Evaluation, *metrics: Metric, **arrays: np.ndarray) -> None:
+    database.record_evaluation(job(0).run, evaluation, EvalResult(list(metrics), arrays), 0.1)
+
+
 @pytest.fixture
 def filled() -> Database:
-    """One run with two evaluations."""
+    """One run, of seed 0, with two evaluations."""
     database = Database("tiny")
-    database.record_training(run(), FACTS, result(), 1234, module.now())
-    arrays = {"right": np.arange(6, dtype=np.float32).reshape(2, 3)}
-    one = EvalResult([Metric("accuracy", 0.25, split="copying", length=64)], arrays)
-    database.record_evaluation(run(), ONE, one, 0.1)
-    database.record_evaluation(run(), TWO, EvalResult([Metric("alpha", 1.5, layer=np.int64(1))]), 0.2)
+    train(database, 0)
+    evaluate(database, ONE, Metric("accuracy", 0.25, split="copying", length=64),
+             right=np.arange(6, dtype=np.float32).reshape(2, 3), empty=np.zeros((0, 2)), yes=np.array([True]))
+    evaluate(database, TWO, Metric("alpha", np.float32(1.5), layer=np.int64(1)))
     return database
 
 
 def test_when_a_run_is_recorded_then_a_job_gets_its_own_evaluations_and_the_training(filled):
-    table = filled.metrics(Job.of(run(), ONE))
+    table = filled.metrics(job(0, 1))
     assert list(table.columns) == ["run", "measure", "value", "split", "variant", "length", "position", "layer", "step",
                                    "parameters", "run_seconds", "run_tokens_per_s", "run_peak_memory_mib"]
     assert table["measure"].tolist() == ["train_loss", "train_loss", "accuracy"]
     assert table["value"].tolist() == [0.5, 0.25, 0.25]
     assert table["step"].tolist() == [2, 4, pd.NA] and table["length"].dtype == "Int64"
     assert set(table["parameters"]) == {1234} and set(table["run_seconds"]) == {1.5}
-    assert filled.metrics(Job.of(run(), TWO)).iloc[-1][["measure", "layer"]].tolist() == ["alpha", 1]
-
-
-def test_when_an_array_was_recorded_then_it_comes_back_equal(filled):
-    right = filled.array(Job.of(run(), ONE), ONE, "right")
-    assert right.dtype == np.float32 and right.tolist() == [[0, 1, 2], [3, 4, 5]]
-    right[0, 0] = 7                                                # a copy that may be written to
-    with pytest.raises(SuiteError, match="no array 'wrong' .known: right."):
-        filled.array(Job.of(run(), ONE), ONE, "wrong")
+    assert filled.metrics(job(0, 2)).iloc[-1][["measure", "value", "layer"]].tolist() == ["alpha", 1.5, 1]
+    for name, shape, kind in (("right", (2, 3), np.float32), ("empty", (0, 2), float), ("yes", (1,), bool)):
+        array = filled.array(job(0), ONE, name)
+        assert (array.shape, array.dtype) == (shape, kind) and array.flags.writeable
+    assert filled.array(job(0), ONE, "right").tolist() == [[0, 1, 2], [3, 4, 5]] and array.tolist() == [True]
 
 
 def test_when_something_is_missing_then_exactly_that_is_said(filled):
-    three = Evaluation.of("task", count=3)
-    jobs = [Job.of(run(), ONE, TWO), Job.of(run(), ONE, three), Job.of(run(7), ONE)]
-    assert filled.missing(jobs) == [replace(jobs[1], evaluations=(three,)), jobs[2]]
-    with pytest.raises(SuiteError, match="'task' with {'count': 3}"):
-        filled.metrics(jobs[1])
-    with pytest.raises(SuiteError, match="local, seed 7.*not trained yet"):
-        filled.metrics(jobs[2])
+    jobs = [job(0, 1, 2), job(0, 1, 3), job(7, 1)]
+    assert filled.missing(jobs) == [replace(jobs[1], evaluations=(Evaluation.of("task", count=3),)), jobs[2]]
+    for asked, words in ((jobs[1], "'task' with {'count': 3}"), (jobs[2], "local, seed 7.*not trained yet")):
+        with pytest.raises(SuiteError, match=words):
+            filled.metrics(asked)
+    with pytest.raises(SuiteError, match="no array 'wrong' .known: empty, right, yes."):
+        filled.array(jobs[0], ONE, "wrong")
 
 
 def test_when_recording_is_interrupted_then_nothing_of_it_is_there(filled):
-    bad = EvalResult([Metric("accuracy", 1.0)], {"right": np.zeros(2), "wrong": None})
     with pytest.raises(TypeError, match="array 'wrong'"):
-        filled.record_evaluation(run(), Evaluation.of("task", count=9), bad, 0.1)
+        evaluate(filled, Evaluation.of("task", count=9), Metric("accuracy", 1.0), right=np.zeros(2), wrong=None)
     count = "select (select count(*) from evaluations), (select count(*) from metrics), (select count(*) from arrays)"
-    assert tuple(filled.connection.execute(count).fetchone()) == (2, 4, 1)
+    assert tuple(filled.rows(count)[0]) == (2, 4, 3)
     with pytest.raises(SuiteError, match="train_loss is nan at step 2: the training diverged"):
-        filled.record_training(run(3), FACTS, result(float("nan")), 1, module.now())
-    assert filled.facts(filled.fingerprint(run(3))) is None
+        train(filled, 3, float("nan"))
+    assert filled.facts(filled.fingerprint(job(3).run)) is None
 
 
 def test_when_a_trained_run_is_recorded_again_then_it_is_replaced_and_a_later_failure_changes_nothing(filled):
-    filled.record_training(run(), FACTS, result(8.0), 1234, module.now())
-    filled.record_evaluation(run(), ONE, EvalResult([Metric("accuracy", 0.75)]), 0.1)
+    train(filled, 0, 8.0)
+    evaluate(filled, ONE, Metric("accuracy", 0.75))
     for seed in (0, 1):
-        filled.record_failure(run(seed), FACTS, "no such luck")
-    assert filled.metrics(Job.of(run(), ONE))["value"].tolist() == [8.0, 4.0, 0.75]
-    assert filled.trained(run()) and not filled.trained(run(1))
+        filled.record_failure(job(seed).run, FACTS, "no such luck")
+    assert filled.metrics(job(0, 1))["value"].tolist() == [8.0, 4.0, 0.75]
+    assert filled.trained(job(0).run) and not filled.trained(job(1).run)
 
 
 # Files that are not what they should be
@@ -129,36 +119,26 @@ def test_when_the_file_is_damaged_newer_or_foreign_then_it_is_named_and_left_alo
 
 
 def test_when_the_database_is_of_the_first_schema_then_it_is_brought_up_to_this_one_and_keeps_its_runs(filled):
-    path = filled.path
-    filled.close()
-    with sqlite3.connect(path) as connection:
+    with filled.connection as connection:
         connection.execute("alter table runs drop column spent")
         connection.execute("pragma user_version = 1")
     again = Database("tiny")
-    assert again.trained(run()) and again.facts(again.fingerprint(run()))["spent"] is None
-    assert "spent on    not recorded" in browse.show(again, again.fingerprint(run()))
-    again.record_training(run(1), FACTS, result(), 1234, module.now())
-    shown = browse.show(again, again.fingerprint(run(1)))
-    assert "spent on    backward 50%  forward 33%  checkpoints and start 17%" in shown
-
-
-def test_when_there_are_no_runs_then_looking_creates_nothing(outputs, capsys):
-    assert main(["runs", "list", "--profile", "tiny"]) == 2
-    assert "no runs yet in profile 'tiny'" in capsys.readouterr().err
-    assert list(outputs.iterdir()) == []
+    train(again, 1)
+    for seed, spent in ((0, "not recorded"), (1, "backward 50%  forward 33%  checkpoints and start 17%")):
+        assert f"spent on    {spent}" in browse.show(again, again.fingerprint(job(seed).run))
 
 
 def record_many(start: int) -> None:
     database = Database("crowd")
     for seed in range(start, start + 10):
-        database.record_training(run(seed), FACTS, result(), 1, module.now())
+        train(database, seed)
 
 
 def test_when_processes_create_and_write_at_once_then_all_of_it_is_there():
     with multiprocessing.get_context("fork").Pool(4) as pool:
         pool.map(record_many, [0, 100, 200, 300], chunksize=1)
     database = Database("crowd")
-    assert all(database.trained(run(start + i)) for start in (0, 100, 200, 300) for i in range(10))
+    assert all(database.trained(job(start + i).run) for start in (0, 100, 200, 300) for i in range(10))
 
 
 def test_when_another_process_is_creating_the_tables_then_half_of_it_is_not_seen(filled):
@@ -173,21 +153,25 @@ def test_when_another_process_is_creating_the_tables_then_half_of_it_is_not_seen
 
 def test_when_a_table_is_long_then_it_is_quick_and_every_line_fits():
     begin = time.perf_counter()
-    text = text_table(["name", "n"], [["x" * (n % 90), n] for n in range(10_000)], 60)
+    lines = text_table(["name", "n"], [["x" * (n % 90), n] for n in range(10_000)], 60).splitlines()
     assert time.perf_counter() - begin < 5
-    lines = text.splitlines()
     assert len(lines) == 10_001 and max(map(len, lines)) == 60 and lines[89] == f"{'x' * 52}..    88"
 
 
-def told(capsys, *arguments: str) -> str:
-    assert main(["runs", *arguments, "--profile", "tiny"]) == 0
-    return capsys.readouterr().out
+def told(capsys, *arguments: str, status: int = 0) -> str:
+    assert main(["runs", *arguments, "--profile", "tiny"]) == status
+    return "".join(capsys.readouterr())
+
+
+def test_when_there_are_no_runs_then_looking_creates_nothing(outputs, capsys):
+    assert "no runs yet in profile 'tiny'" in told(capsys, "list", status=2)
+    assert list(outputs.iterdir()) == []
 
 
 def test_when_runs_are_listed_then_they_fit_a_terminal(filled, capsys):
-    long = run(pattern=PatternSpec.of("local", window=tuple(range(60))))
+    long = replace(job(0).run, pattern=PatternSpec.of("local", window=tuple(range(60))))
     filled.record_failure(long, FACTS, "no such luck")
-    filled.record_start(run(5), FACTS)
+    filled.record_start(job(5).run, FACTS)
     text = told(capsys, "list")
     assert max(map(len, text.splitlines())) <= browse.WIDTH
     assert [line.split()[1] for line in text.splitlines()] == ["status", "done", "failed", "interrupted"]
@@ -197,18 +181,17 @@ def test_when_runs_are_listed_then_they_fit_a_terminal(filled, capsys):
 
 
 def test_when_a_run_is_shown_then_configuration_facts_and_metrics_are_there(filled, capsys):
-    key = filled.fingerprint(run())
+    key = filled.fingerprint(job(0).run)
     text = told(capsys, "show", key[:6])
     assert all(len(line) <= browse.WIDTH or line.startswith("folder") for line in text.splitlines())   # no path is cut
     for word in (key, "d_model=16", "copying", "torch 2.13.0", "a processor", "1 thread", "1,234 parameters",
                  "train_loss"):
         assert word in text
-    assert main(["runs", "show", "zzz", "--profile", "tiny"]) == 2
-    assert "no run of profile 'tiny' begins with 'zzz'" in capsys.readouterr().err
+    assert "no run of profile 'tiny' begins with 'zzz'" in told(capsys, "show", "zzz", status=2)
 
 
 def test_when_runs_are_exported_then_every_metric_is_one_row(filled, capsys, outputs):
-    filled.record_failure(run(5), FACTS, "no such luck")
+    filled.record_failure(job(5).run, FACTS, "no such luck")
     told(capsys, "export", "--output", str(outputs / "all.csv"))
     table = pd.read_csv(outputs / "all.csv")
     assert table["value"].dropna().tolist() == [0.5, 0.25, 0.25, 1.5] and len(table) == 5

@@ -92,7 +92,7 @@ def test_when_a_plan_is_compared_then_statements_grow_neither_with_the_database_
 
 def test_when_all_runs_are_looked_at_then_it_is_in_a_few_statements(filled):
     known = estimate.Estimator()
-    for look in (lambda: runs.overview(filled), lambda: known.learn(filled)):
+    for look in (lambda: runs.listed(filled), lambda: known.learn(filled)):
         assert len(statements(filled, look)) <= 2
     assert len(known.speeds) == RUNS
 

@@ -221,7 +221,7 @@ def test_when_the_command_line_is_wrong_or_interrupted_then_one_line_and_the_sta
 def test_when_the_engine_is_ray_then_a_report_a_notebook_and_a_comparison_train_there(house, monkeypatch, capsys):
     asked = []
 
-    class Elsewhere(hosts.Local):
+    class Elsewhere(hosts.Hosts):
         def __init__(self, *given):
             super().__init__(1, FAKE)
             asked.append(given)

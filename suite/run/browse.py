@@ -6,7 +6,9 @@ import csv
 import json
 import sqlite3
 import textwrap
-from typing import TextIO
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, TextIO
 
 from lib import paths
 from lib.config import PatternSpec, RunConfig
@@ -37,7 +39,7 @@ from metrics left join evaluations on evaluations.id = evaluation_id where metri
 
 def settings(spec: PatternSpec) -> str:
     """A pattern's parameters on one line: `base=fibonacci window=6`."""
-    return " ".join(f"{name}={value}" for name, value in spec.parameters)
+    return " ".join(pairs(dict(spec.parameters)))
 
 
 def state(database: Database, row: sqlite3.Row) -> str:
@@ -48,9 +50,9 @@ def state(database: Database, row: sqlite3.Row) -> str:
         return "interrupted" if abandoned else "running"
 
 
-def listed(profile: str, pattern: str, status: str) -> str:
+def listed(database: Database, pattern: str = "", status: str = "") -> str:
     """A table with one line (`LISTED`) per run, in the order in which they were started."""
-    database, lines = Database(profile, create=False), []
+    lines = []
     for row in database.connection.execute(LIST, {"pattern": pattern, "status": status}):
         run = RunConfig.from_dict(json.loads(row["config"]))
         tokens, timed = run.train.tokens, row["seconds"] is not None
@@ -59,7 +61,7 @@ def listed(profile: str, pattern: str, status: str) -> str:
                       f"{row['seconds'] / 60:.1f}" if timed else "", f"{row['tokens_per_s']:.0f}" if timed else "",
                       row["evaluated"]])
     if not lines:
-        return f"no such runs in profile {profile!r}"
+        return f"no such runs in profile {database.profile!r}"
     return text_table(LISTED, lines, WIDTH, LISTED.index("settings"))
 
 
@@ -76,32 +78,32 @@ def find(database: Database, prefix: str) -> sqlite3.Row:
 def show(database: Database, prefix: str) -> str:
     """Configuration, circumstances and metrics of one run."""
     row = find(database, prefix)
-    config = json.loads(row["config"])
-    run = RunConfig.from_dict(config)
-    lines = [f"run         {row['run']}   {state(database, row)}",
-             f"pattern     {run.pattern.name} {settings(run.pattern)}"]
-    for name in ("model", "train"):
-        lines += wrapped(name, [f"{key}={value}" for key, value in config[name].items()])
-    lines += wrapped("data", [run.data.source, *(f"{key}={value}" for key, value in run.data.parameters)])
-    lines += wrapped("versions", [f"{key} {value}" for key, value in json.loads(row["versions"]).items()])
-    lines += [f"machine     {row['machine']}; {row['device']}, {row['threads']} thread{'s' * (row['threads'] != 1)}",
-              f"started     {row['started']}   ended {row['ended'] or '-'}"]
+    run = RunConfig.from_dict(json.loads(row["config"]))
+    told = {"run": [row["run"], state(database, row)], "pattern": [run.pattern.name, settings(run.pattern)],
+            "model": pairs(vars(run.model)), "train": pairs(vars(run.train)),
+            "data": [run.data.source, *pairs(dict(run.data.parameters))],
+            "versions": [f"{name} {version}" for name, version in json.loads(row["versions"]).items()],
+            "machine": [f"{row['machine']}; {row['device']}, {row['threads']} thread{'s' * (row['threads'] != 1)}"],
+            "started": [row["started"], f"ended {row['ended'] or '-'}"]}
     if row["seconds"] is not None:
         # Where the time went, the largest share first; what no part explains is checkpoints and start.
         spent = json.loads(row["spent"] or "{}")
-        parts = sorted([*spent.items(), ("checkpoints and start", row["seconds"] - sum(spent.values()))],
-                       key=lambda part: -part[1])
-        shares = [f"{part} {seconds / row['seconds']:.0%}" for part, seconds in parts] if spent else ["not recorded"]
-        lines += [f"training    {row['seconds']:.1f} s, {row['tokens_per_s']:.0f} tokens/s, peak "
-                  f"{row['peak_memory_mib']:.0f} MiB, {row['parameters']:,} parameters", *wrapped("spent on", shares)]
-    lines.append(f"folder      {paths.run_folder(database.profile, row['run'])}")
-    lines += wrapped("error", [row["error"]]) if row["error"] else []
-    return "\n".join([*lines, "", metrics_text(database, row["id"])])
+        parts = Counter(spent | {"checkpoints and start": row["seconds"] - sum(spent.values())}).most_common()
+        told["training"] = [f"{row['seconds']:.1f} s, {row['tokens_per_s']:.0f} tokens/s, peak "
+                            f"{row['peak_memory_mib']:.0f} MiB, {row['parameters']:,} parameters"]
+        shares = [f"{part} {seconds / row['seconds']:.0%}" for part, seconds in parts]
+        told["spent on"] = shares if spent else ["not recorded"]
+    if row["error"]:
+        told["error"] = [row["error"]]
+    lines = [line for title, words in told.items() for line in textwrap.wrap(
+        "  ".join(words), WIDTH, initial_indent=f"{title:<12}", subsequent_indent=" " * 12, break_long_words=False,
+        break_on_hyphens=False)]
+    folder = f"folder      {paths.run_folder(database.profile, row['run'])}"
+    return "\n".join([*lines, folder, "", metrics_text(database, row["id"])])
 
 
-def wrapped(title: str, words: list[str]) -> list[str]:
-    return textwrap.wrap("  ".join(words), WIDTH, initial_indent=f"{title:<12}", subsequent_indent=" " * 12,
-                         break_long_words=False, break_on_hyphens=False) or [title]
+def pairs(values: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in values.items()]
 
 
 def metrics_text(database: Database, run_id: int) -> str:

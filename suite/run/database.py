@@ -100,8 +100,7 @@ class Database:
         return next(iter(self.rows("select * from runs where run = ?", run)), None)
 
     def trained(self, run: RunConfig) -> bool:
-        key = self.fingerprint(run)
-        return key in self.evaluations([key])
+        return bool(self.evaluations([self.fingerprint(run)]))
 
     def evaluations(self, runs: Sequence[str]) -> dict[str, set[str]]:
         """The fingerprints of evaluations by run, for the trained ones among `runs`; one statement for many runs."""
@@ -143,27 +142,24 @@ class Database:
     def array(self, job: Job, evaluation: Evaluation, name: str) -> np.ndarray:
         """An array of a finished evaluation, for instance `nll` `[N windows, bins]` of a perplexity."""
         at = self.evaluation_id(self.finished(job.run), evaluation)
-        stored = self.rows("select * from arrays where evaluation_id = ? and name = ?", at, name)
-        if not stored:
-            names = [row["name"] for row in self.rows("select name from arrays where evaluation_id = ?", at)]
-            raise SuiteError(f"evaluation {evaluation.name!r} has no array {name!r} "
-                             f"(known: {', '.join(sorted(names)) or 'none'})")
-        return array_of(stored[0]).copy()
+        for stored in self.rows("select * from arrays where evaluation_id = ? and name = ?", at, name):
+            return array_of(stored).copy()
+        known = [row["name"] for row in self.rows("select name from arrays where evaluation_id = ? order by name", at)]
+        raise SuiteError(f"evaluation {evaluation.name!r} has no array {name!r} (known: {', '.join(known) or 'none'})")
 
     def finished(self, run: RunConfig) -> sqlite3.Row:
-        row = self.facts(self.fingerprint(run))
+        key = self.fingerprint(run)
+        row = self.facts(key)
         if row is None or row["status"] != "done":
-            what = f"{run.pattern.name}, seed {run.train.seed}"
-            raise SuiteError(f"the run {self.fingerprint(run)} ({what}) is not trained yet")
+            raise SuiteError(f"the run {key} ({run.pattern.name}, seed {run.train.seed}) is not trained yet")
         return row
 
     def evaluation_id(self, run: sqlite3.Row, evaluation: Evaluation) -> int:
         query = "select id from evaluations where run_id = ? and evaluation = ?"
-        stored = self.rows(query, run["id"], evaluation_fingerprint(evaluation))
-        if not stored:
-            wanted = f"{evaluation.name!r} with {dict(evaluation.parameters)}"
-            raise SuiteError(f"the run {run['run']} has no evaluation {wanted} yet")
-        return stored[0]["id"]
+        for stored in self.rows(query, run["id"], evaluation_fingerprint(evaluation)):
+            return stored["id"]
+        raise SuiteError(f"the run {run['run']} has no evaluation {evaluation.name!r} with "
+                         f"{dict(evaluation.parameters)} yet")
 
     # Writing
 
@@ -249,12 +245,21 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open or create the database. A file that is not one stays as it is; a `SuiteError` names it."""
+    """Open the database, or create it, or bring one of an older schema up to this one.
+
+    A file that is no database stays as it is; a `SuiteError` names it.
+    """
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     try:
         connection.execute("pragma foreign_keys = on")
-        prepare(connection, path)
+        if version_of(connection, path) < SCHEMA:
+            switch_to_wal(connection)
+            with transaction(connection):                # of two processes that arrive here at once, one creates
+                version = version_of(connection, path)
+                for statement in TABLES.split(";") if version == 0 else [MIGRATIONS[n] for n in range(version, SCHEMA)]:
+                    connection.execute(statement)
+                connection.execute(f"pragma user_version = {SCHEMA}")
     except (sqlite3.DatabaseError, SuiteError) as error:
         connection.close()
         if isinstance(error, SuiteError) or "locked" in str(error):
@@ -262,18 +267,6 @@ def connect(path: Path) -> sqlite3.Connection:
         raise SuiteError(f"{path} is not a readable database ({error}): move it away, and finished runs are "
                          "entered again") from None
     return connection
-
-
-def prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Create the tables, or bring those of an older schema up to this one."""
-    if version_of(connection, path) == SCHEMA:
-        return
-    switch_to_wal(connection)
-    with transaction(connection):                        # of two processes that arrive here at once, one creates
-        version = version_of(connection, path)
-        for statement in TABLES.split(";") if version == 0 else [MIGRATIONS[n] for n in range(version, SCHEMA)]:
-            connection.execute(statement)
-        connection.execute(f"pragma user_version = {SCHEMA}")
 
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
@@ -291,13 +284,12 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
 
 def switch_to_wal(connection: sqlite3.Connection) -> None:
     """WAL stays set in the file. The switch does not wait for other writers, so it is repeated."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
+    for left in reversed(range(20 * BUSY_SECONDS)):
         try:
             connection.execute("pragma journal_mode = wal").fetchall()
             return
         except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
+            if not left:
                 raise
             time.sleep(0.05)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from lib.text import duration
 from suite.experiments.base import merged
 from suite.plan.estimate import Estimator
 from suite.run.database import Database
-from suite.run.hosts import TAIL, Events, Hosts, Local, WorkerProcess
+from suite.run.hosts import TAIL, Events, Hosts, WorkerProcess
 from suite.settings.fingerprints import evaluation_fingerprint, run_fingerprint
 from suite.settings.parameters import notebook_names
 from suite.settings.progress import Active, Display, Snapshot, display
@@ -47,8 +48,7 @@ class Failure:
     tail: Sequence[str] = ()
 
     def text(self) -> str:
-        lines = "".join(f"\n    | {line}" for line in self.tail)
-        return f"{self.label}: {self.reason}{lines}\n    log: {self.log}"
+        return "\n    ".join([f"{self.label}: {self.reason}", *(f"| {line}" for line in self.tail), f"log: {self.log}"])
 
 
 class EngineError(RuntimeError):
@@ -57,8 +57,8 @@ class EngineError(RuntimeError):
 
     def __init__(self, failures: dict[str, Failure]) -> None:
         self.failures = failures
-        details = [f"  {failure.text()}" for failure in failures.values()]
-        super().__init__("\n".join([f"{counted(len(failures))} failed; everything else is done and kept:", *details]))
+        super().__init__("\n  ".join([f"{counted(len(failures))} failed; everything else is done and kept:",
+                                      *(failure.text() for failure in failures.values())]))
 
 
 @dataclass
@@ -94,10 +94,9 @@ def counted(runs: int) -> str:
 def assignments(jobs: Iterable[Job], database: Database | None, corpus: Corpus | None) -> list[Assignment]:
     """The work that the database (None: an empty one) lacks: first seeds first, else in the order of the plan."""
     wanted = merged(jobs)
-    replicates = dict(zip((job.run for job in wanted), numbered(job.run for job in wanted), strict=True))
+    place = replicates(job.run for job in wanted)
     tasks = [Assignment(job, run_fingerprint(job.run, corpus), database is not None and database.trained(job.run),
-                        replicates[job.run])
-             for job in (database.missing(wanted) if database is not None else wanted)]
+                        place[job.run]) for job in (database.missing(wanted) if database is not None else wanted)]
     return sorted(tasks, key=lambda task: task.replicate)
 
 
@@ -116,8 +115,7 @@ class Engine:
         self.events: Events = queue.Queue()
         self.estimator = Estimator(may_measure=False)
         self.done = self.deaths = 0
-        self.seconds_left: float | None = None
-        self.estimate_due = 0.0                        # time.monotonic
+        self.seconds_left, self.estimate_due = None, 0.0               # the latter is of time.monotonic
 
     def run(self) -> None:
         """Until nothing is pending; raises `EngineError` in the end if a run failed."""
@@ -140,12 +138,11 @@ class Engine:
             raise EngineError(self.failures)
 
     def summary(self, seconds: float) -> str:
-        """One line on what was done."""
         if not self.done and not self.failures:
             return "" if self.pending or self.in_hand else f"{counted(len(self.there))} there already"
-        there = f", {len(self.there)} there already" if self.there else ""
-        failed = f", {len(self.failures)} failed" if self.failures else ""
-        return f"{counted(self.done)} finished in {duration(seconds)}{there}{failed}"
+        others = {"there already": len(self.there), "failed": len(self.failures)}
+        return ", ".join([f"{counted(self.done)} finished in {duration(seconds)}",
+                          *(f"{number} {what}" for what, number in others.items() if number)])
 
     @property
     def in_hand(self) -> list[Assignment]:
@@ -156,8 +153,6 @@ class Engine:
             self.hand_out()
             try:
                 self.handle(*self.events.get(timeout=0.25))
-                while True:
-                    self.handle(*self.events.get_nowait())
             except queue.Empty:
                 pass
             self.shown.show(self.snapshot())
@@ -180,9 +175,12 @@ class Engine:
                 worker.give(task, task.message(self.profile, self.corpus, room))
 
     def next(self) -> Assignment | None:
-        """The first pending task whose time has come, unless another suite has finished it meanwhile."""
-        now = time.monotonic()
-        self.order_further_seeds()
+        """The first pending task whose time has come, unless another suite has finished it meanwhile. When all that is
+        left are further seeds, the caller says which of them come first."""
+        seeds, now = min((task.replicate for task in self.pending), default=0), time.monotonic()
+        if seeds > self.seeds:
+            self.seeds, need = seeds, self.further(seeds)
+            self.pending.sort(key=lambda task: (task.replicate, need(task.job)))
         for task in [t for t in self.pending if t.not_before <= now]:
             self.pending.remove(task)
             rest = self.database.missing([task.job])
@@ -191,13 +189,6 @@ class Engine:
                 return task
             self.finish(task)
         return None
-
-    def order_further_seeds(self) -> None:
-        """When all that is left are further seeds, the caller says which of them come first."""
-        seeds = min((task.replicate for task in self.pending), default=0)
-        if seeds > self.seeds:
-            self.seeds, need = seeds, self.further(seeds)
-            self.pending.sort(key=lambda task: (task.replicate, need(task.job)))
 
     # Events from workers
 
@@ -243,56 +234,46 @@ class Engine:
         """A worker is dead: its run is tried again, from its checkpoint, by another."""
         self.workers.remove(worker)
         worker.end()
-        task, log = worker.task, worker.task and self.log(worker.task)
+        task = worker.task
         if task is None:
             self.deaths += 1
             if not worker.ready and self.deaths > max(self.hosts.attempts, self.hosts.count()):
-                self.give_up("a worker process does not start: " + how, words)
+                for left in self.in_hand + self.pending:             # no worker can start, so no run can
+                    self.fail(left, "a worker process does not start: " + how, words)
+                for other in self.workers:
+                    other.task = None
+                self.pending.clear()
             return
         task.attempts += 1
         if task.attempts < self.hosts.attempts:
             self.pending.insert(0, task)
             return
+        log, times = self.log(task), "twice" if task.attempts == 2 else f"{task.attempts} times"
         tail = log.read_text(errors="replace").splitlines()[-TAIL:] if log.exists() else words
-        times = "twice" if task.attempts == 2 else f"{task.attempts} times"
         self.fail(task, f"its process died {times} ({how})", tail)
-
-    def give_up(self, reason: str, tail: Sequence[str]) -> None:
-        """No worker can start, so no run can: all that are left have failed."""
-        for task in self.in_hand + self.pending:
-            self.fail(task, reason, tail)
-        for worker in self.workers:
-            worker.task = None
-        self.pending.clear()
 
     # What is shown
 
     def snapshot(self) -> Snapshot:
         active = tuple(task.state for task in self.in_hand)
         total = self.done + len(self.failures) + len(self.pending) + len(active)
-        return Snapshot(self.done, total, len(self.failures), active, self.left())
+        if time.monotonic() >= self.estimate_due:      # each second, or less often where thousands of runs take long
+            begin, self.seconds_left = time.monotonic(), self.left()
+            self.estimate_due = time.monotonic() + max(1.0, 20 * (time.monotonic() - begin))
+        return Snapshot(self.done, total, len(self.failures), active, self.seconds_left)
 
     def left(self) -> float | None:
-        """Seconds to the end: what remains of active and pending runs, over the workers. Computed anew each second,
-        or less often where thousands of runs make it take more than a twentieth of the time."""
-        begin = time.monotonic()
-        if begin < self.estimate_due:
-            return self.seconds_left
-        estimator = self.estimator if self.estimator.knows else self.first_impression(self.in_hand)
-        if estimator.knows:
-            remaining = [self.remaining(task, estimator) for task in [*self.in_hand, *self.pending]]
-            self.seconds_left = max(sum(remaining) / max(1, self.hosts.count()), max(remaining, default=0.0))
-        now = time.monotonic()
-        self.estimate_due = now + max(1.0, 20 * (now - begin))
-        return self.seconds_left
-
-    def first_impression(self, tasks: Iterable[Assignment]) -> Estimator:
-        """While no run has ended: the speed of the active runs beyond their first steps, which compile."""
-        estimator = Estimator(may_measure=False)
-        for task in tasks:
-            if task.state.tokens_per_s and task.state.step >= FIRST_STEPS * (task.state.steps or 1):
-                estimator.add(task.job.run, task.state.tokens_per_s)
-        return estimator
+        """Seconds to the end: what remains of active and pending runs, over the workers."""
+        estimator = self.estimator
+        if not estimator.knows:                        # no run has ended; an active one compiles in its first steps
+            estimator = Estimator(may_measure=False)
+            for task in self.in_hand:
+                if task.state.tokens_per_s and task.state.step >= FIRST_STEPS * (task.state.steps or 1):
+                    estimator.add(task.job.run, task.state.tokens_per_s)
+        if not estimator.knows:
+            return None
+        remaining = [self.remaining(task, estimator) for task in [*self.in_hand, *self.pending]]
+        return max(sum(remaining) / max(1, self.hosts.count()), max(remaining, default=0.0))
 
     def remaining(self, task: Assignment, estimator: Estimator) -> float:
         run, state = task.job.run, task.state
@@ -316,7 +297,7 @@ def ensure(jobs: Iterable[Job], profile: str, corpus: Corpus | None, workers: in
     before second ones, whatever asks for them; `further(n)`, called when n seeds of all are in hand or done, gives the
     order (a number per job) of the next ones. Runs are trained in `workers` processes of this machine, or on `hosts`.
     """
-    hosts = hosts or (Local(workers) if workers else Local())
+    hosts = hosts or (Hosts(workers) if workers else Hosts())
     Engine(list(jobs), profile, corpus, hosts, shown or display(), on_news, further).run()
 
 
@@ -327,14 +308,13 @@ def apart_from_seed(run: RunConfig) -> RunConfig:
     return replace(run, train=replace(run.train, seed=0))
 
 
-def numbered(runs: Iterable[RunConfig]) -> list[int]:
+def replicates(runs: Iterable[RunConfig]) -> dict[RunConfig, int]:
     """For each run, how many seeds of the same run stand before it: 0 for a first seed."""
-    seen: dict[RunConfig, dict[int, int]] = {}
-    numbers = []
-    for run in runs:
-        seeds = seen.setdefault(apart_from_seed(run), {})
-        numbers.append(seeds.setdefault(run.train.seed, len(seeds)))
-    return numbers
+    places, seeds = {}, Counter()
+    for run in dict.fromkeys(runs):
+        places[run] = seeds[apart_from_seed(run)]
+        seeds[apart_from_seed(run)] += 1
+    return places
 
 
 def with_seeds(profile: Profile, count: int) -> Profile:

@@ -27,6 +27,7 @@ from lib import paths
 from suite.settings.parameters import KERNEL, checked, declared_in
 
 START_SECONDS = 120                    # for a kernel to answer, on a busy machine
+ANSWER = "error of the execution: "    # in the output, before the error as JSON
 
 
 @dataclass(frozen=True)
@@ -34,16 +35,6 @@ class Execution:
     """How an execution ended; `error` is empty when every cell ran."""
     error: str
     seconds: float
-
-
-def environment() -> dict[str, str]:
-    """The suite importable, figures inline wherever the user's own setting would send them, no debugger's remarks.
-
-    Torch's idle threads sleep: notebook 7 measures what has threads of its own.
-    """
-    path = os.pathsep.join(filter(None, (str(paths.ROOT), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class NotebookProcess:
@@ -55,23 +46,28 @@ class NotebookProcess:
     def __init__(self, notebook: Path, output: Path, parameters: Mapping[str, Any]) -> None:
         values = checked(declared_in(notebook), parameters, notebook.name).model_dump_json(exclude_unset=True)
         self.notebook, self.started = notebook, time.monotonic()
-        self.stdout, self.stderr = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+", errors="replace")
+        self.said = tempfile.TemporaryFile("w+", errors="replace")
+        # The suite can be imported, and figures are inline wherever the user's own setting would send them; no remarks
+        # of a debugger. Torch's idle threads sleep: notebook 7 measures what has threads of its own.
+        path = os.pathsep.join(filter(None, (str(paths.ROOT), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": path, "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+                       "PYDEVD_DISABLE_FILE_VALIDATION": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         command = [sys.executable, "-m", "suite", "execute", notebook, output, "--parameters", values]
-        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self.stdout, stderr=self.stderr, text=True,
-                                      env=environment(), cwd=paths.ROOT, start_new_session=True)
+        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self.said, stderr=self.said, text=True,
+                                      env=environment, cwd=paths.ROOT, start_new_session=True)
 
     def wait(self) -> Execution:
         """Until it ends, however long that takes; a notebook's training has no time limit."""
         status = self.popen.wait()
         seconds = time.monotonic() - self.started
-        with self.popen.stdin, self.stdout, self.stderr:
-            self.stdout.seek(0)
-            self.stderr.seek(0)
-            answer, remarks = self.stdout.read(), self.stderr.read()
-        if status in (0, 1) and answer.strip():
-            return Execution(json.loads(answer.splitlines()[-1])["error"], seconds)
-        tail = "\n".join(remarks.splitlines()[-15:])
-        return Execution(f"executing {self.notebook.name} ended with status {status}\n{tail}".strip(), seconds)
+        with self.popen.stdin, self.said:
+            self.said.seek(0)
+            lines = self.said.read().splitlines()
+        for line in lines:
+            if line.startswith(ANSWER):
+                return Execution(json.loads(line.removeprefix(ANSWER)), seconds)
+        unheard = f"executing {self.notebook.name} ended with status {status}"
+        return Execution("\n".join([unheard, *lines[-15:]]), seconds)
 
     def end(self) -> None:
         """Stop it now; its kernel and that kernel's workers notice and end too."""
@@ -155,11 +151,11 @@ def end_with_parent(folder: str) -> None:
 
 
 def main(notebook: Path, output: Path, parameters: str) -> int:
-    """0: every cell ran; 1: a cell failed. The last line of the output is JSON with the error."""
+    """0: every cell ran; 1: a cell failed. The last line of the output says the error."""
     home = tempfile.gettempdir()
     # The path of a socket has 100 bytes.
     with tempfile.TemporaryDirectory(prefix="suite-", dir=home if len(home) < 60 else "/tmp") as folder:
         threading.Thread(target=end_with_parent, args=[folder], daemon=True).start()
         error = run(notebook.resolve(), output.resolve(), json.loads(parameters), folder)
-    print(json.dumps({"error": error}))
+    print(f"\n{ANSWER}{json.dumps(error)}")
     return 1 if error else 0

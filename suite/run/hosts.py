@@ -40,42 +40,38 @@ WORKER = {**dict.fromkeys(THREADS, "1"), "TOKENIZERS_PARALLELISM": "false",
 Events = queue.Queue[tuple[Any, dict[str, Any]]]               # a worker and what happened there
 
 
+@dataclass
 class Hosts:
-    """Room for workers: `count()` of them, which may change while the engine works; `start(events)` starts one."""
+    """Room for workers on this machine; `suite.run.ray_hosts` redefines it for a cluster."""
     attempts = 2                  # worker deaths after which a run counts as failed
     here = True                   # whether runs take as long as earlier ones of this machine
+
+    workers: int = field(default_factory=side_by_side)
+    command: Sequence[str] = ()
 
     def open(self, profile: str, corpus: Corpus | None, note: Callable[[str], None]) -> None:
         """Called before the first worker starts. Raises `SuiteError` if there is no room for a run."""
 
-    def close(self) -> None:
-        """Called in the end: give up what `open` took."""
-
-
-@dataclass
-class Local(Hosts):
-    """Processes of this machine."""
-    workers: int = field(default_factory=side_by_side)
-    command: Sequence[str] = ()
-
     def count(self) -> int:
+        """Workers that there is room for; may change while the engine works."""
         return self.workers
 
     def start(self, events: Events) -> WorkerProcess:
         return WorkerProcess(self.command or COMMAND, events)
+
+    def close(self) -> None:
+        """Called in the end: give up what `open` took."""
 
 
 class WorkerProcess:
     """A worker process; it speaks JSON lines (`suite.run.worker`)."""
 
     def __init__(self, command: Sequence[str], events: Events, settings: Mapping[str, str] = {}) -> None:
-        environment = {**os.environ, **WORKER, **settings}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(paths.ROOT), os.environ.get("PYTHONPATH"))))
         self.task: Assignment | None = None
         self.ready = False                                                # set by the engine
         self.stderr = tempfile.TemporaryFile("w+", errors="replace")      # until a run has a log of its own
         self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr,
-                                      text=True, cwd=paths.ROOT, env=environment)
+                                      text=True, cwd=paths.ROOT, env={**os.environ, **WORKER, **settings})
         self.listener = threading.Thread(target=self.listen, args=(events,), daemon=True)
         self.listener.start()
 

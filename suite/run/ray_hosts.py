@@ -183,67 +183,46 @@ class RayWorker:
 
     def perform(self, message: dict[str, Any]) -> dict[str, Any]:
         """A run brought to its end elsewhere; the event that says how it ended. The lock in its folder is held here."""
+        import ray
+        corpus, run, agent = self.cluster.corpus, RunConfig.from_dict(message["run"]), self.agent
         folder = paths.run_folder(message["profile"], message["fingerprint"])
-        with claim(folder / "lock") as mine:
+        with claim(folder / "lock") as mine, closing(Database(message["profile"], corpus)) as database:
             if not mine:
                 return {"event": "busy"}
-            with closing(Database(message["profile"], self.cluster.corpus)) as database:
-                return self.follow(Mirror(self.agent, folder, self.cluster), database, message)
-
-    def follow(self, mirror: Mirror, database: Database, message: dict[str, Any]) -> dict[str, Any]:
-        import ray
-        corpus, run = self.cluster.corpus, RunConfig.from_dict(message["run"])
-        if message["corpus"] and not ray.get(self.agent.has_text.remote(message["corpus"], corpus.fingerprint)):
-            ray.get(self.agent.receive_text.remote(corpus.fingerprint, self.cluster.parcel()))
-        message = {**message, "slots": 0, "trained": database.trained(run)}
-        for reference in self.agent.perform.remote(message, mirror.files()):
-            event = ray.get(reference)
-            if event["event"] == "record":
-                if event["call"] == "record_training":
-                    mirror.fetch()                     # as a worker here: first the weights, then their row
-                getattr(database, event["call"])(run, *pickle.loads(b64decode(event["given"])))
-            elif event["event"] in ("progress", "recorded"):
-                self.events.put((self, event))
-                mirror.fetch_if_due()
-        mirror.fetch()                                 # the last event says how the run ended
+            if message["corpus"] and not ray.get(agent.has_text.remote(message["corpus"], corpus.fingerprint)):
+                ray.get(agent.receive_text.remote(corpus.fingerprint, self.cluster.parcel()))
+            message = {**message, "slots": 0, "trained": database.trained(run)}
+            earlier = {name: np.fromfile(folder / name, np.uint8) for name in (CHECKPOINT, WEIGHTS, RESULT, LOG)
+                       if (folder / name).exists()}
+            due = time.monotonic() + self.cluster.every
+            for reference in agent.perform.remote(message, earlier):
+                event = ray.get(reference)
+                if event["event"] == "record":
+                    if event["call"] == "record_training":
+                        self.fetch(folder)             # as a worker here: first the weights, then their row
+                    getattr(database, event["call"])(run, *pickle.loads(b64decode(event["given"])))
+                elif event["event"] in ("progress", "recorded"):
+                    self.events.put((self, event))
+                    if time.monotonic() >= due:
+                        due = time.monotonic() + max(self.cluster.every, self.fetch(folder) / FETCH_SHARE)
+            self.fetch(folder)                         # the last event says how the run ended
         if "error" in event:                           # the run's folder has another name here
             event["error"] = event["error"].replace(self.outputs, str(paths.outputs()))
         return event
 
-
-class Mirror:
-    """The suite's folder of a run, kept like the machine's: its checkpoint from time to time, all of it in the end."""
-
-    def __init__(self, agent: Any, folder: Path, cluster: Ray) -> None:
-        self.agent, self.folder, self.cluster = agent, folder, cluster
-        self.due = time.monotonic() + cluster.every
-
-    def files(self) -> dict[str, Content]:
-        """What an earlier attempt left here."""
-        there = [name for name in (CHECKPOINT, WEIGHTS, RESULT, LOG) if (self.folder / name).exists()]
-        return {name: np.fromfile(self.folder / name, np.uint8) for name in there}
-
-    def fetch_if_due(self) -> None:
-        """Unless another run's files are on their way: the next event is soon enough."""
-        if time.monotonic() >= self.due:
-            self.fetch(wait=False)
-
-    def fetch(self, wait: bool = True) -> None:
+    def fetch(self, folder: Path) -> float:
+        """Bring the run's `folder` up to what the machine has; the seconds that it took."""
         import ray
-        if not self.cluster.transfers.acquire(blocking=wait):
-            return
         begin = time.monotonic()
-        try:
+        with self.cluster.transfers:
             changed = ray.get(self.agent.changed.remote())
             for name in (WEIGHTS, RESULT, LOG, CHECKPOINT):
                 if name in changed:
-                    write_atomically(self.folder / name, changed[name].data)
+                    write_atomically(folder / name, changed[name].data)
             if RESULT in changed:                      # the run is trained: as on that machine, without checkpoints
-                for path in self.folder.glob("checkpoint*.pt"):
+                for path in folder.glob("checkpoint*.pt"):
                     path.unlink()
-        finally:
-            self.cluster.transfers.release()
-        self.due = time.monotonic() + max(self.cluster.every, (time.monotonic() - begin) / FETCH_SHARE)
+        return time.monotonic() - begin
 
 
 # On a machine of the cluster

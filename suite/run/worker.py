@@ -31,10 +31,7 @@ from suite.run.database import Database, Facts, claim, now
 from suite.settings.fingerprints import evaluation_fingerprint, run_fingerprint
 from suite.settings.machine import machine, versions
 
-PROGRESS_SECONDS = 0.25
 SLOT_SECONDS = 0.2
-STALE = ("the code of this run has changed since this suite (or this notebook's kernel) started: "
-         "start it again, so that code and results belong together")
 
 
 class Channel:
@@ -112,7 +109,6 @@ class Worker:
         return Corpus(Path(path)) if path is not None else None
 
     def train(self, run: RunConfig, corpus: Any, folder: Path, progress: Callable[[dict], None], **more: Any) -> Any:
-        """The result of the training, with the model; a run whose result is in `folder` is loaded at once."""
         from lib.training import train_run
         from suite.tasks import make_source
         return train_run(run, make_source(run.data, corpus), corpus, folder, progress, self.device, **more)
@@ -122,11 +118,6 @@ class Worker:
         return evaluate(evaluation, model, run, corpus, self.device)
 
     # A task from its claim to its outcome
-
-    def serve(self) -> None:
-        self.channel.say("ready")
-        while True:
-            self.perform(self.channel.tasks.get())
 
     def perform(self, task: dict[str, Any]) -> None:
         run = RunConfig.from_dict(task["run"])
@@ -153,7 +144,8 @@ class Worker:
                 # A worker that starts later than its engine may hold newer code; its results would get the wrong key.
                 mine = [run_fingerprint(run, corpus), *map(evaluation_fingerprint, evaluations)]
                 if mine != [key, *task["evaluation_fingerprints"]]:
-                    raise SuiteError(STALE)
+                    raise SuiteError("the code of this run has changed since this suite (or this notebook's kernel) "
+                                     "started: start it again, so that code and results belong together")
                 if "trained" in task:                  # the database is the engine's, on another machine
                     trained, record = task["trained"], self.tell
                 else:
@@ -184,7 +176,7 @@ class Worker:
         started, errors = now(), []
         if not trained:
             record("record_start", self.facts)
-        result = self.train(run, corpus, folder, self.progress())
+        result = self.train(run, corpus, folder, self.report)
         if not trained:
             parameters = sum(p.numel() for p in result.model.parameters())
             measured = SimpleNamespace(**{**vars(result), "model": None})      # the weights stay in the folder
@@ -202,19 +194,12 @@ class Worker:
                 errors.append(f"evaluation {evaluation.name}: {described(error)}")
         return errors
 
-    def progress(self) -> Callable[[dict], None]:
-        """A callback of the training loop: passes on step, loss and rate, a few times a second."""
-        last = 0.0
-
-        def report(state: dict[str, Any]) -> None:
-            nonlocal last
-            if os.getppid() != self.parent:            # the input ends then too, unless something holds the pipe
-                os._exit(0)
-            if time.monotonic() - last >= PROGRESS_SECONDS:
-                last = time.monotonic()
-                shown = {key: state.get(key) for key in ("step", "steps", "loss", "tokens_per_s")}
-                self.channel.say("progress", stage="training", **{k: v for k, v in shown.items() if v is not None})
-        return report
+    def report(self, state: dict[str, Any]) -> None:
+        """What the training loop calls twice a second."""
+        if os.getppid() != self.parent:                # the input ends then too, unless something holds the pipe
+            os._exit(0)
+        shown = {key: state.get(key) for key in ("step", "steps", "loss", "tokens_per_s")}
+        self.channel.say("progress", stage="training", **{k: v for k, v in shown.items() if v is not None})
 
 
 def described(error: Exception) -> str:
@@ -224,4 +209,7 @@ def described(error: Exception) -> str:
 
 def main(kind: Callable[[Channel], Worker] = Worker) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # Ctrl-C reaches the whole process group; the engine decides
-    kind(Channel()).serve()
+    worker = kind(Channel())
+    worker.channel.say("ready")
+    while True:
+        worker.perform(worker.channel.tasks.get())
