@@ -14,7 +14,7 @@ from data_prep import tokenizer as bpe
 from lib.config import (DataConfig, ModelConfig, PatternSpec, RunConfig,
                         TrainConfig)
 from lib.model import build_model
-from suite.tasks.base import IGNORED
+from suite.tasks import IGNORED
 
 torch.set_num_threads(1)
 V = 320

@@ -19,7 +19,7 @@ import numpy as np  # noqa: E402  (the worker is started by this file's path)
 
 from lib import paths  # noqa: E402
 from lib.files import write_atomically  # noqa: E402
-from suite.evals.base import EvalResult, Metric  # noqa: E402
+from suite.evals import EvalResult, Metric  # noqa: E402
 from suite.run import worker  # noqa: E402
 
 

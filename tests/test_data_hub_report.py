@@ -17,9 +17,8 @@ from lib.config import DataConfig, Evaluation
 from lib.data import Corpus
 from lib.errors import SuiteError
 from suite.evals import build as evaluator
-from suite.evals.zero_shot import items as zero_shot
-from suite.evals.zero_shot.items import Item
-from suite.evals.zero_shot.names import called
+from suite.evals.zero_shot import Item, called
+from suite.evals.zero_shot.answers import requests
 from suite.experiments import experiment
 from suite.experiments.base import Job
 from suite.experiments.common import Recipe
@@ -38,10 +37,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
         return build.corpus(OWN)
 
 
-def asked(corpus: Corpus, task: str, **parameters):
+def asked(corpus: Corpus, task: str):
     run = run_of(length=128, vocab=400)
-    return evaluator("battery", tasks=(task,), **{"count": 50, **parameters}).measure(
-        uniform(400), run, corpus, torch.device("cpu"))
+    return evaluator("battery", tasks=(task,), count=50).measure(uniform(400), run, corpus, torch.device("cpu"))
 
 
 def test_when_the_corpus_has_the_hub_s_sets_then_the_battery_asks_these(corpus):
@@ -58,11 +56,6 @@ def test_when_the_corpus_has_the_hub_s_sets_then_the_battery_asks_these(corpus):
     assert only(facts, "chance", split="factual_cloze") == pytest.approx((1 / 3 + 1 / 2) / 2)
     pieces = len(corpus.tokenizer().encode(" Rome").ids)
     assert facts.arrays["target_nll.factual_cloze"][0] == pytest.approx(pieces * np.log(400), rel=1e-5)
-
-
-def test_when_a_person_names_a_folder_then_it_goes_before_the_hub_s(corpus, tmp_path):
-    write(tmp_path / "mine.jsonl", {"text": ["Anna went to the old river to see Clara"]})
-    assert only(asked(corpus, "lambada", lambada_folder=str(tmp_path)), "count", split="lambada") == 1
 
 
 def test_when_the_corpus_came_without_then_tasks_have_their_offline_names(corpus):
@@ -102,7 +95,7 @@ def test_when_pieces_write_a_space_at_the_beginning_otherwise_then_a_continuatio
     word = "tall"
     alone = pieces.encode(f" {word}", add_special_tokens=False).tokens
     asked = Item("the old river was", (f" {word}",), 0, 1.0, "")
-    (made,) = zero_shot.requests(pieces, asked, end_of(pieces), 64)
+    (made,) = requests(pieces, asked, end_of(pieces), 64)
     assert alone != [f"\u2581{word}"] == [pieces.id_to_token(number) for number in made.say]
 
 

@@ -19,7 +19,7 @@ from lib import paths
 from lib.config import Evaluation, PatternSpec
 from lib.errors import SuiteError
 from suite.cli import main
-from suite.evals.base import EvalResult, Metric
+from suite.evals import EvalResult, Metric
 from suite.run import browse
 from suite.run import database as module
 from suite.run.database import Database, Facts

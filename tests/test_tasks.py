@@ -8,8 +8,7 @@ import torch
 from scipy.stats import binom
 
 from lib.errors import SuiteError
-from suite.tasks import names, task
-from suite.tasks.base import IGNORED, NOISE
+from suite.tasks import IGNORED, NOISE, names, scatter, task
 
 # A solver gets one context and the position to answer at, and nothing else.
 
@@ -236,7 +235,6 @@ def test_when_marks_are_set_then_both_kinds_are_as_likely_and_none_asks_for_a_ma
 
 
 def test_when_places_are_scattered_then_all_are_equally_likely_and_none_overlap():
-    from suite.tasks.base import scatter
     at = scatter(np.random.default_rng(0), 20_000, 2, 3, 8)
     found, counts = np.unique(at, axis=0, return_counts=True)
     assert found.tolist() == [[0, 3], [0, 4], [0, 5], [1, 4], [1, 5], [2, 5]]

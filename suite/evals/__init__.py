@@ -1,21 +1,47 @@
-"""Evaluations by name. Every file of this folder that defines an `Evaluator` is found; nothing else is to be edited."""
+"""Evaluations by name. Every file of this folder that defines an `Evaluator` is found; nothing else is to be edited.
+
+This file imports no torch: planning and tables read it too.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from lib.config import Metric
 from lib.errors import SuiteError
-from lib.registry import Registry
-from suite.evals.base import EvalResult, Evaluator, Metric
+from lib.registry import Registry, check
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from lib.config import Evaluation, RunConfig
     from lib.data import Corpus
 
 __all__ = ["EvalResult", "Evaluator", "Metric", "build", "evaluate", "names"]
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Metrics for the tables, and the arrays they are means of (by window or item), for paired comparisons."""
+    metrics: list[Metric]
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluator:
+    """One evaluation. A subclass is a frozen dataclass; its fields are its parameters."""
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def measure(self, model: torch.nn.Module, run: RunConfig, corpus: Corpus | None,
+                device: torch.device) -> EvalResult:
+        """The result for a model in evaluation mode: deterministic, and without use of the global random stream."""
+        raise NotImplementedError(f"{type(self).__name__} does not define measure")
 
 
 _evaluations = Registry(__name__, Evaluator, "evaluation")
@@ -31,8 +57,7 @@ def evaluate(evaluation: Evaluation, model: torch.nn.Module, run: RunConfig, cor
              device: torch.device | str = "cpu") -> EvalResult:
     """The result of an evaluation of `model`, which lies on `device`; a `SuiteError` if a metric is not finite."""
     import torch
-    evaluator = build(evaluation.name, **dict(evaluation.parameters))
-    training = model.training
+    evaluator, training = build(evaluation.name, **dict(evaluation.parameters)), model.training
     model.eval()
     try:
         result = evaluator.measure(model, run, corpus, torch.device(device))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lib.model import build_pattern
 from lib.registry import Positive
-from suite.evals.base import EvalResult, Evaluator, Metric
+from suite.evals import EvalResult, Evaluator, Metric
 
 BYTES = {"fp32": 4, "bf16": 2}
 

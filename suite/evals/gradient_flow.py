@@ -6,6 +6,7 @@ the Christoffel document's "gradient norms".
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -13,10 +14,10 @@ from torch.nn import functional as F
 
 from lib.config import RunConfig
 from lib.data import Corpus, domains_of, heldout_windows
-from lib.errors import SuiteError, require
+from lib.errors import require
 from lib.model import Transformer
 from lib.registry import Positive
-from suite.evals.base import EvalResult, Evaluator, Metric
+from suite.evals import EvalResult, Evaluator, Metric
 from suite.evals.scoring import need
 from suite.evals.task import HELD_OUT
 from suite.tasks import task
@@ -45,17 +46,16 @@ class GradientFlow(Evaluator):
         influence, positions = self.influence(model, inputs)                                # (N, Q, T)
         distance = positions[:, None] - np.arange(T)[None, :]                               # (Q, T)
         total = influence.sum(axis=2)                                                       # (N, Q)
-        if not (total > 0).all():
-            raise SuiteError("evaluation gradient_flow: a logit depends on no token (are the weights all zero?)")
-        edges = [0, *(2 ** k for k in range(T.bit_length() + 1) if 2 ** k < T), T]
+        edges = [0, *(2 ** k for k in range((T - 1).bit_length())), T]
         bins = np.stack([(influence * ((distance >= a) & (distance < b))).sum(axis=2)
-                         for a, b in zip(edges[:-1], edges[1:], strict=True)], axis=2)      # (N, Q, bins)
+                         for a, b in pairwise(edges)], axis=2)                              # (N, Q, bins)
+        shares = (bins / total[..., None]).mean(axis=(0, 1))
         far = distance >= self.far
         from_far = (influence * far).sum(axis=2)                                            # (N, Q)
         metrics = [Metric("far_influence_share", float((from_far / total).mean()), position=self.far),
                    Metric("far_influence", float(from_far.mean() / far.sum(axis=1).mean()), position=self.far),
                    *(Metric("influence_share", float(share), position=first)
-                     for first, share in zip(edges[:-1], (bins / total[..., None]).mean(axis=(0, 1)), strict=True)),
+                     for first, share in zip(edges[:-1], shares, strict=True)),
                    *self.gradient_norms(model, inputs, targets)]
         return EvalResult(metrics, {"influence": bins, "edges": np.array(edges)})
 
@@ -64,14 +64,13 @@ class GradientFlow(Evaluator):
         T = run.train.length
         if run.data.source != "text":
             return task(run.data.source, **dict(run.data.parameters)).batch(HELD_OUT, 0, self.windows, T)
-        corpus = need(corpus, self.name, run)
+        corpus = need(corpus, run)
         domains = domains_of(run.data, corpus)
         each = math.ceil(self.windows / len(domains))
         parts = [list(zip(*heldout_windows(corpus, domain, T, each * T), strict=True)) for domain in domains]
         # Round robin over the domains, so that any number of windows is spread as evenly as it can be.
         order = [part[w] for w in range(each) for part in parts if w < len(part)][:self.windows]
-        inputs, targets = (torch.stack(kind) for kind in zip(*order, strict=True))
-        return inputs, targets
+        return tuple(torch.stack(kind) for kind in zip(*order, strict=True))
 
     def influence(self, model: Transformer, inputs: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
         """Influence float64 `[N, Q, T]` and the queries' positions `[Q]`."""
@@ -87,8 +86,8 @@ class GradientFlow(Evaluator):
     def gradient_norms(self, model: Transformer, inputs: torch.Tensor, targets: torch.Tensor) -> list[Metric]:
         """L2 norm of the gradient of the mean loss over the windows, of each layer's parameters together."""
         layers = [list(block.parameters()) for block in model.blocks]
-        flat = [p for layer in layers for p in layer]
         with torch.enable_grad():
-            gradients = iter(torch.autograd.grad(model.loss(inputs, targets), flat, materialize_grads=True))
+            flat = torch.autograd.grad(model.loss(inputs, targets), sum(layers, []), materialize_grads=True)
+        gradients = iter(flat)
         squares = [sum(float(next(gradients).double().square().sum()) for _ in layer) for layer in layers]
         return [Metric("gradient_norm", math.sqrt(square), layer=at) for at, square in enumerate(squares)]

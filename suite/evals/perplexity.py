@@ -5,14 +5,12 @@ from typing import Literal
 
 import numpy as np
 
-from lib.config import RunConfig
-from lib.data import domains_of, heldout_windows
 from lib.errors import require
 from lib.fused.ops import IGNORED
-from lib.patterns import Pattern, build
+from lib.patterns import build
 from lib.registry import Positive
-from suite.evals.base import EvalResult, Evaluator, Metric
-from suite.evals.scoring import need, position_bins, running, token_nll
+from suite.evals import EvalResult, Evaluator, Metric
+from suite.evals.scoring import heldout_losses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +25,7 @@ class Perplexity(Evaluator):
 
     lengths: tuple[Positive, ...] = ()          # evaluation lengths, tokens; empty: the training length
     tokens: int                                 # held-out tokens of each domain
-    variant: str = ""                           # name of the change in tables; empty: from `rope` and `pattern`
+    variant: str = ""                           # what tables call a change of `rope` or `pattern`
     rope: Literal["vanilla", "interpolation", "ntk", "yarn"] = "vanilla"
     pattern: tuple[str, tuple] | None = None    # (name, ((parameter, value), ...)): another mask at evaluation
 
@@ -35,42 +33,30 @@ class Perplexity(Evaluator):
         super().__post_init__()
         require(self.tokens >= max(self.lengths, default=1), "tokens", self.tokens,
                 f"at least one window of {self.lengths}")
-
-    @property
-    def label(self) -> str:
-        changes = [f"rope={self.rope}"] if self.rope != "vanilla" else []
-        changes += [f"pattern={self.pattern[0]}"] if self.pattern else []
-        return self.variant or ", ".join(changes)
-
-    def mask(self, run: RunConfig) -> Pattern | None:
-        if self.pattern is None:
-            return None
-        return build(self.pattern[0], layers=run.model.layers, heads=run.model.heads, **dict(self.pattern[1]))
+        require(bool(self.variant) == (self.rope != "vanilla" or self.pattern is not None), "variant", self.variant,
+                "a name where rope or pattern is another, and only there")
 
     def measure(self, model, run, corpus, device):
-        corpus = need(corpus, self.name, run)
-        how = {"pattern": self.mask(run), "rope": self.rope, "trained_length": run.train.length}
+        how = {"pattern": None, "rope": self.rope, "trained_length": run.train.length}
+        if self.pattern is not None:
+            name, parameters = self.pattern
+            how["pattern"] = build(name, layers=run.model.layers, heads=run.model.heads, **dict(parameters))
         metrics, arrays = [], {}
         for length in self.lengths or (run.train.length,):
-            edges = position_bins(length)
-            arrays[f"edges.{length}"] = edges
-            for domain in domains_of(run.data, corpus):
-                inputs, targets = heldout_windows(corpus, domain, length, self.tokens)
-                with running(run, device):
-                    nll = token_nll(model, inputs, targets, device, **how)                           # (N, T)
+            edges = arrays[f"edges.{length}"] = position_bins(length)
+            for domain, _, targets, nll in heldout_losses(model, run, corpus, device, length, self.tokens, **how):
                 sums = np.add.reduceat(nll, edges[:-1], axis=1)                                      # (N, bins)
                 counts = np.add.reduceat((targets != IGNORED).numpy().astype(np.int64), edges[:-1], axis=1)
-                arrays[f"nll.{domain}.{length}"], arrays[f"count.{domain}.{length}"] = sums, counts
-                metrics += self.metrics(sums, counts, edges, domain, length)
+                arrays |= {f"nll.{domain}.{length}": sums, f"count.{domain}.{length}": counts}
+                mean, by_bin = float(sums.sum() / counts.sum()), (edges[:-1], sums.sum(axis=0), counts.sum(axis=0))
+                rows = [("nll", mean, None), ("perplexity", np.exp(mean), None), ("count", counts.sum(), None)]
+                rows += [("position_nll", total / count, int(first)) for first, total, count in zip(*by_bin) if count]
+                metrics += [Metric(measure, float(value), domain, self.variant, length, position)
+                            for measure, value, position in rows]
         return EvalResult(metrics, arrays)
 
-    def metrics(self, sums: np.ndarray, counts: np.ndarray, edges: np.ndarray, domain: str,
-                length: int) -> list[Metric]:
-        where = {"split": domain, "variant": self.label, "length": length}
-        nll = float(sums.sum() / counts.sum())
-        scored = counts.sum(axis=0) > 0
-        by_bin = sums.sum(axis=0)[scored] / counts.sum(axis=0)[scored]
-        return [Metric("nll", nll, **where), Metric("perplexity", float(np.exp(nll)), **where),
-                Metric("count", float(counts.sum()), **where),
-                *(Metric("position_nll", float(value), position=int(first), **where)
-                  for first, value in zip(edges[:-1][scored], by_bin, strict=True))]
+
+def position_bins(length: int) -> np.ndarray:
+    """Edges of the bins of positions: 0, 8, 16, 32, 64, 128, then every 128, and `length`."""
+    edges = [e for e in (0, 8, 16, 32, 64) if e < length] + list(range(128, length, 128))
+    return np.array([*edges, length])

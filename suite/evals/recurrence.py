@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.data import domains_of, heldout_windows
 from lib.errors import require
 from lib.registry import Positive
-from suite.evals.base import EvalResult, Evaluator, Metric
-from suite.evals.scoring import need, running, token_nll
+from suite.evals import EvalResult, Evaluator, Metric
+from suite.evals.scoring import heldout_losses
 
 KINDS = ("recurrence", "copy")
 
@@ -42,19 +41,19 @@ class Recurrence(Evaluator):
         require(rising, "edges", self.edges, "ascending distances from 0")
 
     def measure(self, model, run, corpus, device):
-        corpus, length = need(corpus, self.name, run), run.train.length
-        metrics, arrays = [], {}
-        for domain in domains_of(run.data, corpus):
-            inputs, targets = heldout_windows(corpus, domain, length, self.tokens)
-            with running(run, device):
-                nll = token_nll(model, inputs, targets, device)                                      # (N, T)
+        length, metrics, arrays = run.train.length, [], {}
+        for domain, inputs, targets, nll in heldout_losses(model, run, corpus, device, length, self.tokens):
             place, right = evidence(inputs.numpy(), targets.numpy(), self.n)
             at = self.bins(place)
             for kind, kept in zip(KINDS, (np.ones_like(right), right), strict=True):
-                sums, counts = (self.by_bin(at, values * kept) for values in (nll, np.ones_like(nll)))
-                counts = counts.astype(np.int64)
+                sums = self.by_bin(at, nll * kept)
+                counts = self.by_bin(at, kept.astype(float)).astype(np.int64)
                 arrays |= {f"{kind}.{domain}": sums, f"{kind}_count.{domain}": counts}
-                metrics += self.metrics(kind, sums.sum(axis=0), counts.sum(axis=0), domain, length)
+                for first, total, count in zip((*self.edges, length), sums.sum(axis=0), counts.sum(axis=0), strict=True):
+                    where = {"split": domain, "length": length, "position": first}
+                    metrics.append(Metric(f"{kind}_count", float(count), **where))
+                    if count:
+                        metrics.append(Metric(f"{kind}_nll", float(total / count), **where))
         return EvalResult(metrics, arrays)
 
     def bins(self, place: np.ndarray) -> np.ndarray:
@@ -67,15 +66,6 @@ class Recurrence(Evaluator):
         bins = len(self.edges) + 1
         codes = np.arange(len(at))[:, None] * bins + at
         return np.bincount(codes.ravel(), values.ravel(), minlength=len(at) * bins).reshape(len(at), bins)
-
-    def metrics(self, kind: str, sums: np.ndarray, counts: np.ndarray, domain: str, length: int) -> list[Metric]:
-        metrics = []
-        for first, total, count in zip((*self.edges, length), sums, counts, strict=True):
-            where = {"split": domain, "length": length, "position": int(first)}
-            metrics.append(Metric(f"{kind}_count", float(count), **where))
-            if count:
-                metrics.append(Metric(f"{kind}_nll", float(total / count), **where))
-        return metrics
 
 
 def evidence(inputs: np.ndarray, targets: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

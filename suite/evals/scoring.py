@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional as F
 
 from lib.config import RunConfig
-from lib.data import Corpus
-from lib.errors import SuiteError
+from lib.data import Corpus, domains_of, heldout_windows
+from lib.errors import require
 from lib.fused.ops import IGNORED
 from lib.model import Transformer
 from lib.step import autocast
@@ -27,15 +27,28 @@ def running(run: RunConfig, device: torch.device) -> Iterator[None]:
         yield
 
 
-def need(corpus: Corpus | None, evaluation: str, run: RunConfig) -> Corpus:
+def need(corpus: Corpus | None, run: RunConfig) -> Corpus:
     """`corpus`; a `SuiteError` unless the run is a language model and has the vocabulary of a corpus."""
-    if run.data.source != "text":
-        raise SuiteError(f"evaluation {evaluation} is for models of text; this one was trained on {run.data.source!r}")
-    if corpus is None:
-        raise SuiteError(f"evaluation {evaluation} needs a corpus and came without one")
-    if corpus.vocab != run.model.vocab:
-        raise SuiteError(f"the corpus {corpus.path} has vocab = {corpus.vocab}, the model {run.model.vocab}")
+    require(run.data.source == "text" and corpus is not None, "data.source", run.data.source,
+            "this evaluation is for models of text, and needs a corpus")
+    require(corpus.vocab == run.model.vocab, "model.vocab", run.model.vocab, f"{corpus.path} has {corpus.vocab}")
     return corpus
+
+
+def heldout_losses(model: Transformer, run: RunConfig, corpus: Corpus | None, device: torch.device, length: int,
+                   tokens: int, **how: Any) -> Iterator[tuple[str, torch.Tensor, torch.Tensor, np.ndarray]]:
+    """Name, inputs, targets and losses (nats, float64), each `[N, length]`, of the first `tokens` of every domain.
+
+    The loss is 0 where the target is not scored.
+    """
+    corpus = need(corpus, run)
+    for domain in domains_of(run.data, corpus):
+        inputs, targets = heldout_windows(corpus, domain, length, tokens)
+        with running(run, device):
+            losses = torch.cat([model.token_losses(inputs[part].to(device), targets[part].to(device), **how)
+                                for part in chunks(*inputs.shape, device)])
+        # Only targets that are not scored become 0: the NaN of a broken model must remain.
+        yield domain, inputs, targets, losses.double().cpu().masked_fill(targets == IGNORED, 0.0).numpy()
 
 
 def chunks(count: int, length: int, device: torch.device) -> Iterator[slice]:
@@ -44,21 +57,6 @@ def chunks(count: int, length: int, device: torch.device) -> Iterator[slice]:
     return (slice(first, first + rows) for first in range(0, count, rows))
 
 
-def token_nll(model: Transformer, inputs: torch.Tensor, targets: torch.Tensor, device: torch.device,
-              **how: Any) -> np.ndarray:
-    """Negative log-likelihood (nats) of every target, float64 `[N, T]`; 0 where the target is not scored."""
-    losses = torch.cat([model.token_losses(inputs[part].to(device), targets[part].to(device), **how)
-                        for part in chunks(*inputs.shape, device)])
-    # Only targets that are not scored become 0: the NaN of a broken model must remain.
-    return losses.double().cpu().masked_fill(targets == IGNORED, 0.0).numpy()
-
-
 def logits_at(model: Transformer, tokens: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     """float32 logits `[n, V]` at the positions where the Boolean `at` `[B, T]` is True, row after row."""
     return F.linear(model.hidden(tokens)[at], model.embedding.weight).float()
-
-
-def position_bins(length: int) -> np.ndarray:
-    """Edges of the bins of positions: 0, 8, 16, 32, 64, 128, then every 128, and `length`."""
-    edges = [e for e in (0, 8, 16, 32, 64) if e < length] + list(range(128, length, 128))
-    return np.array([*edges, length])

@@ -8,13 +8,12 @@ import torch
 from pydantic import Field
 from torch.nn import functional as F
 
-from lib.errors import SuiteError, require
+from lib.errors import require
 from lib.model import Transformer
 from lib.registry import Positive
-from suite.evals.base import EvalResult, Evaluator, Metric
+from suite.evals import EvalResult, Evaluator, Metric
 from suite.evals.scoring import chunks, logits_at, running
-from suite.tasks import Task, names, task
-from suite.tasks.base import Drawn
+from suite.tasks import Drawn, task
 
 # Evaluations draw with seed HELD_OUT + seed, training with seeds below HELD_OUT. Both are one 32-bit word of numpy's
 # SeedSequence, so that no pair (seed, step) of the one is a pair of the other.
@@ -35,43 +34,25 @@ class TaskAccuracy(Evaluator):
 
     count: Positive = 512                                       # sequences
     seed: Annotated[int, Field(ge=0, lt=SEEDS)] = 0             # of the sequences
-    lengths: tuple[Positive, ...] = ()                          # tokens a sequence; empty: the training length
 
     def measure(self, model, run, corpus, device):
-        if run.data.source not in names():
-            raise SuiteError(f"evaluation task needs a model trained on one of {', '.join(names())}; "
-                             f"data.source = {run.data.source!r}")
         require(run.train.seed < HELD_OUT, "train.seed", run.train.seed, f"below {HELD_OUT}, where evaluations draw")
-        trained = task(run.data.source, **dict(run.data.parameters))
-        require(trained.vocab <= run.model.vocab, "model.vocab", run.model.vocab,
-                f"at least the task's {trained.vocab}")
-        metrics, arrays = [], {}
-        for length in self.lengths or (run.train.length,):
-            drawn = self.sequences(trained, length)
-            with running(run, device):
-                right, nll = answers(model, drawn, device)
-            for split, rows in splits(trained, drawn[2]).items():
-                where = {"split": split, "length": length}
-                measured = {"accuracy": right[rows].mean(), "count": rows.sum(), "target_nll": nll[rows].mean(),
-                            "chance": trained.chance}
-                metrics += [Metric(measure, float(value), **where) for measure, value in measured.items()]
-                arrays[f"correct.{split}.{length}"] = (right & rows).sum(axis=1)
-                arrays[f"count.{split}.{length}"] = rows.sum(axis=1)
-        return EvalResult(metrics, arrays)
-
-    def sequences(self, trained: Task, length: int) -> Drawn:
-        """Inputs, targets and labels `[count, length]`."""
+        trained, length = task(run.data.source, **dict(run.data.parameters)), run.train.length
         parts = [trained.labelled(HELD_OUT + self.seed, step, min(BATCH, self.count - first), length)
                  for step, first in enumerate(range(0, self.count, BATCH))]
-        inputs, targets, labels = (np.concatenate(kind) for kind in zip(*parts, strict=True))
-        return inputs, targets, labels
-
-
-def splits(trained: Task, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """Scored tokens `[N, T]` by name: all of them, then those of each label where there are several."""
-    present = [int(label) for label in np.unique(labels) if label >= 0]
-    groups = {trained.split(label): labels == label for label in present} if len(present) > 1 else {}
-    return {trained.name: labels >= 0, **groups}
+        inputs, targets, labels = (np.concatenate(kind) for kind in zip(*parts, strict=True))       # (N, T)
+        with running(run, device):
+            right, nll = answers(model, (inputs, targets, labels), device)
+        present = [int(label) for label in np.unique(labels) if label >= 0]
+        splits = {trained.split(label): labels == label for label in present} if len(present) > 1 else {}
+        metrics, arrays = [], {}
+        for split, rows in {trained.name: labels >= 0, **splits}.items():
+            measured = {"accuracy": right[rows].mean(), "count": rows.sum(), "target_nll": nll[rows].mean(),
+                        "chance": trained.chance}
+            metrics += [Metric(measure, float(value), split, length=length) for measure, value in measured.items()]
+            arrays[f"correct.{split}.{length}"] = (right & rows).sum(axis=1)
+            arrays[f"count.{split}.{length}"] = rows.sum(axis=1)
+        return EvalResult(metrics, arrays)
 
 
 def answers(model: Transformer, drawn: Drawn, device: torch.device) -> tuple[np.ndarray, np.ndarray]:

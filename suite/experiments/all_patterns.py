@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lib.config import PatternSpec
 from lib.errors import SuiteError, one_of, require
 from lib.patterns import Pattern
 from lib.patterns.matching import match_edges
 from suite.experiments import base
-from suite.experiments.common import (CONTROLS, DENSE, DENSE_LABELS, Recipe, control_labels, equal_edges, model_labels,
-                                      ordered, spec_of, split_model, title)
+from suite.experiments.common import (CONTROLS, DENSE, RAMP, Described, Recipe, equal_edges, ordered, spec_of,
+                                      split_model, title)
 
 if TYPE_CHECKING:
-    from suite.settings.profiles import Profile
     from suite.settings.parameters import Parameters
+    from suite.settings.profiles import Profile
 
-LIKE = "fibonacci/linear"           # whose attended pairs all others have
 TOLERANCE = 0.01
 FAR = ("power_law", "christoffel")
 LITERATURE = {"sparse_fixed": "Sparse Transformer, fixed", "sparse_strided": "Sparse Transformer, strided",
@@ -35,21 +33,19 @@ class AllPatterns(base.Experiment):
                 "multiples of the training length, 1 among them")
         recipe = Recipe(parameters, profile)
         measure = recipe.perplexity(*(factor * recipe.length for factor in parameters.factors))
-        models = [(DENSE, DENSE_LABELS), *matched(parameters, recipe)[0]]
-        return ordered([base.Job.of(recipe.run(spec, seed), *measure, **labels)
-                        for seed in parameters.seeds for spec, labels in models])
+        return ordered(recipe.jobs([DENSE, *matched(recipe)[0]], *measure))
 
 
-Described = tuple[PatternSpec, dict[str, Any]]        # a pattern, and how the table describes it
-
-
-def matched(parameters: Parameters, recipe: Recipe) -> tuple[list[Described], dict[str, str]]:
+def matched(recipe: Recipe) -> tuple[list[Described], dict[str, str]]:
     """The patterns at the pairs of the ramp, and why others cannot attend so many, by name."""
     models, left_out = [], {}
-    for name in parameters.patterns:
-        one_of(name, known(name), "pattern")
+    for name in recipe.parameters.patterns:
+        if "/" in name:
+            split_model(name)
+        else:
+            one_of(name, (*FAR, *CONTROLS, *LITERATURE, RAMP), "pattern")
         try:
-            models.append(at_equal_edges(name, recipe, parameters.window, parameters.sigma))
+            models.append(at_equal_edges(name, recipe))
         except SuiteError as error:
             left_out[name] = str(error)
     return models, left_out
@@ -57,24 +53,20 @@ def matched(parameters: Parameters, recipe: Recipe) -> tuple[list[Described], di
 
 def left_out(parameters: Parameters, profile: Profile) -> dict[str, str]:
     """Patterns that cannot attend as many pairs as the ramp, by name, with the nearest that they can."""
-    return matched(parameters, Recipe(parameters, profile))[1]
+    return matched(Recipe(parameters, profile))[1]
 
 
-def known(name: str) -> list[str]:
-    """What `patterns` may hold; `base/schedule` is checked where it is taken apart."""
-    return [name] if "/" in name and split_model(name) else [*FAR, *CONTROLS, *LITERATURE, LIKE]
-
-
-def at_equal_edges(name: str, recipe: Recipe, window: int, sigma: float) -> Described:
+def at_equal_edges(name: str, recipe: Recipe) -> Described:
     """The pattern `name` with the attended pairs of the ramp at the recipe's length, within 1 %.
 
     A model of the Fibonacci paper that has as many by itself stays as it is, so that other experiments share its runs.
     A pattern that cannot have as many is a `SuiteError`.
     """
-    like, T = recipe.pattern(recipe.scaled(LIKE, window)), recipe.length
+    T, window = recipe.length, recipe.parameters.window
+    like = recipe.pattern(recipe.scaled(RAMP, window))
     if "/" not in name:
-        return equal_to(like, name, T, window, sigma)
-    spec, labels, pairs = recipe.scaled(name, window), model_labels(name, window), like.pairs(T)
+        return equal_to(like, name, T, window, recipe.parameters.sigma)
+    (spec, labels), pairs = recipe.described(name, window), like.pairs(T)
     if abs(recipe.pattern(spec).pairs(T) - pairs) <= TOLERANCE * pairs:
         return spec, labels
     own = {parameter: value for parameter, value in spec.parameters if parameter != "window"}
@@ -84,21 +76,18 @@ def at_equal_edges(name: str, recipe: Recipe, window: int, sigma: float) -> Desc
 
 def equal_to(like: Pattern, name: str, length: int, window: int, sigma: float) -> Described:
     """A control, a pattern of the literature, the power law or a Christoffel word, with the pairs of `like`."""
-    pairs = like.pairs(length)
-    labels = {"window": window, "equal_pairs": pairs}
-
-    def match(**own: Any) -> PatternSpec:
-        return spec_of(match_edges(name, like, length, TOLERANCE, **own))
     if name in CONTROLS:
-        return equal_edges(name, like, length), control_labels(name, pairs, window)
+        return equal_edges(name, like, length, window)
+    pairs = like.pairs(length)
+    own = {"power_law": {"sigma": sigma, "window": window}, "christoffel": {"k": length, "m": 1, "window": window},
+           "bigbird": bigbird_shares(pairs / (length * like.layers))}
+    spec = spec_of(match_edges(name, like, length, TOLERANCE, **own.get(name, {})))
+    labels = {"role": "model" if name in FAR else "neighbour", "window": window, "equal_pairs": pairs}
     if name == "power_law":
-        return match(sigma=sigma, window=window), {"series": "Power law", "role": "model", "sigma": sigma, **labels}
+        return spec, {"series": "Power law", "sigma": sigma, **labels}
     if name == "christoffel":
-        spec = match(k=length, m=1, window=window)
-        word = f"{dict(spec.parameters)['m']}/{length}"
-        return spec, {"series": "Christoffel word", "role": "model", "word": word, **labels}
-    own = bigbird_shares(pairs / (length * like.layers)) if name == "bigbird" else {}
-    return match(**own), {"series": f"{LITERATURE[name]}, equal edges", "role": "neighbour", **labels}
+        return spec, {"series": "Christoffel word", "word": f"{dict(spec.parameters)['m']}/{length}", **labels}
+    return spec, {"series": f"{LITERATURE[name]}, equal edges", **labels}
 
 
 def bigbird_shares(keys: float) -> dict[str, int]:

@@ -1,15 +1,15 @@
-"""An experiment: from parameters to the runs it needs, and from finished runs to one tidy table. Both are pure
-functions."""
+"""An experiment: from parameters to the runs it needs, and from finished runs to one tidy table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
-from lib.config import Evaluation, RunConfig
+from lib.config import Evaluation, PatternSpec, RunConfig
 from suite.settings.parameters import Parameters
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ class Labels:
 
     @property
     def told(self) -> dict[str, Any]:
-        """The labels that tell a model from others of its series and window; the usual rate of theta goes without
-        saying."""
+        """The labels that tell a model from others of its series and window, without the usual rate of theta."""
         values = {name: getattr(self, name) for name in SETTING if self.task is None or name not in OF_TEXT}
         usual = {"theta_lr": 1.0, "word": self.word if self.word and self.word in self.series else None}
         return {name: value for name, value in values.items() if value is not None and value != usual.get(name)}
@@ -88,8 +87,7 @@ def merged(jobs: Iterable[Job]) -> list[Job]:
 
 
 class Experiment:
-    """Base of the experiments; a file of this folder that defines one is found by its `name`, the notebook's file
-    name."""
+    """Base of the experiments; a file of this folder that defines one is found by its `name`, the notebook's."""
     name: ClassVar[str]
     title: ClassVar[str]
     question: ClassVar[str]
@@ -153,20 +151,19 @@ WHOLE = ("budget", "draws", "width", "other_length", "depth", "distance")
 def tidy(experiment: str, jobs: Sequence[Job], database: Database) -> pd.DataFrame:
     """One row a metric of each job, described by its labels and its run; sorted, so that two executions agree."""
     from lib.patterns import build
-    frames, counted = [], {}
+
+    @cache                                                  # drawn graphs take seconds, and seeds share them
+    def counted(spec: PatternSpec, layers: int, heads: int, length: int) -> tuple[str, float]:
+        pattern = build(spec.name, layers=layers, heads=heads, **dict(spec.parameters))
+        return pattern.family, pattern.pairs(length)
+    frames, names = [], list(COLUMNS)
     for job in jobs:
         run = job.run
-        asked = run.pattern, run.model.layers, run.model.heads, run.train.length
-        if asked not in counted:                             # drawn graphs take seconds, and seeds share them
-            pattern = build(run.pattern.name, layers=run.model.layers, heads=run.model.heads,
-                            **dict(run.pattern.parameters))
-            counted[asked] = pattern.family, pattern.pairs(run.train.length)
-        family, pairs = counted[asked]
+        family, pairs = counted(run.pattern, run.model.layers, run.model.heads, run.train.length)
         described = {"experiment": experiment, "pattern": run.pattern.name, "family": family, "seed": run.train.seed,
                      "train_length": run.train.length, "train_tokens": run.train.tokens, "pairs": pairs,
                      "keys_per_query": pairs / (run.model.layers * run.train.length), **job.labels.columns}
         frames.append(database.metrics(job).assign(**described))
     table = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-    table = table.reindex(columns=list(COLUMNS)).astype(dict.fromkeys(WHOLE, "Int64"))
-    names = list(COLUMNS)
+    table = table.reindex(columns=names).astype(dict.fromkeys(WHOLE, "Int64"))
     return table.sort_values([*names[:names.index("value")], "run"], kind="stable", ignore_index=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import one_of, require
 from suite.experiments import base
-from suite.experiments.common import ACCURACY, CONTROLS, DENSE, DENSE_LABELS, Recipe, TinyModel, dense_jobs, ordered
+from suite.experiments.common import CONTROLS, DENSE, Described, Recipe, TinyModel, ordered
 from suite.settings.parameters import Parameters
 
 
@@ -20,14 +18,11 @@ class Christoffel(base.Experiment):
         recipe = Recipe(parameters, profile, parameters.layers, parameters.width, parameters.length, parameters.domains)
         measures = (*recipe.perplexity(), Evaluation.of("gradient_flow", far=recipe.length // 4),
                     Evaluation.of("attention_memory"))
-        jobs = dense_jobs(recipe, *measures)
-        for seed in parameters.seeds:
-            for window in parameters.windows:
-                jobs += [base.Job.of(recipe.run(word_spec(word, window), seed), *measures,
-                                     **word_labels(word, window)) for word in parameters.words]
-                like = word_spec(parameters.words[-1], window)
-                jobs += recipe.controls(parameters.controls, like, seed, measures, window)
-        return ordered(jobs + task_jobs(parameters))
+        models = []
+        for window in parameters.windows:
+            models += [described(word, window) for word in parameters.words]
+            models += recipe.controls(word_spec(parameters.words[-1], window), window)
+        return ordered(recipe.jobs([DENSE], *measures) + recipe.jobs(models, *measures) + task_jobs(parameters))
 
 
 def split_word(word: str) -> tuple[int, int]:
@@ -42,25 +37,21 @@ def word_spec(word: str, window: int = 0) -> PatternSpec:
     return PatternSpec.of("christoffel", m=m, k=k, window=window)
 
 
-def word_labels(word: str, window: int) -> dict[str, Any]:
-    return {"series": f"Christoffel {word}", "role": "model", "window": window, "word": word}
+def described(word: str, window: int) -> Described:
+    return word_spec(word, window), {"series": f"Christoffel {word}", "role": "model", "window": window, "word": word}
 
 
 def task_jobs(parameters: Parameters) -> list[base.Job]:
     """Models trained directly on long-range tasks, one a mask and window; controls have the pairs of the last word."""
-    return [base.Job.of(tiny.run(spec, DataConfig.of(task), seed), ACCURACY,
-                        **labels | {"task": task})
-            for tiny in [TinyModel(parameters.task_length, parameters.task_steps)] for task in parameters.tasks
-            for window in parameters.task_windows for mask in parameters.task_masks
-            for spec, labels in masks(parameters, tiny, mask, window) for seed in parameters.seeds]
+    tiny = TinyModel(parameters.task_length, parameters.task_steps)
+    return [job for task in parameters.tasks for window in parameters.task_windows for mask in parameters.task_masks
+            for model in masks(parameters, tiny, mask, window)
+            for job in tiny.jobs(model, DataConfig.of(task), parameters.seeds, task=task)]
 
 
-def masks(parameters: Parameters, tiny: TinyModel, mask: str, window: int) -> list[tuple[PatternSpec, dict[str, Any]]]:
-    """What `mask` stands for at a window W, with its labels: `words` are all of them, `word` is the last."""
+def masks(parameters: Parameters, tiny: TinyModel, mask: str, window: int) -> list[Described]:
+    """What `mask` stands for at a window W: `words` are all of them, `word` is the last."""
     one_of(mask, {"dense", "word", "words", *CONTROLS}, "mask of a task")
-    if mask == "dense":
-        return [(DENSE, DENSE_LABELS)]
-    if mask in CONTROLS:
-        return [tiny.control(mask, word_spec(parameters.words[-1], window), window)]
-    return [(word_spec(word, window), word_labels(word, window))
-            for word in (parameters.words if mask == "words" else parameters.words[-1:])]
+    if mask not in ("word", "words"):
+        return [tiny.mask(mask, word_spec(parameters.words[-1], window), window)]
+    return [described(word, window) for word in (parameters.words if mask == "words" else parameters.words[-1:])]

@@ -19,6 +19,8 @@ from suite.experiments.base import Job, Parameters
 if TYPE_CHECKING:
     from suite.settings.profiles import Profile
 
+Described = tuple[PatternSpec, dict[str, Any]]      # a pattern, and the `Labels` that its jobs have
+
 BASES = {"fibonacci": "Fibonacci", "pow2": "Powers of two", "matched_pow2": "Matched powers of two"}
 SCHEDULES = {"fixed": "fixed", "linear": "linear ramp", "coprime": "coprime ramp", "descending": "descending ramp",
              "permuted": "permuted ramp", "learned": "learned", "learned_ramp": "learned from the ramp",
@@ -26,6 +28,9 @@ SCHEDULES = {"fixed": "fixed", "linear": "linear ramp", "coprime": "coprime ramp
 CONTROLS = {"local": "Local window", "random_offsets": "Random offsets", "random_keys": "Random keys",
             "strided": "Fixed stride"}
 OFFLINE = ("docs", "code", "stories", "math")       # domains of the offline corpus
+DENSE: Described = (PatternSpec.of("dense"), {"series": "Dense", "role": "baseline"})
+RAMP = "fibonacci/linear"                           # the model whose attended pairs most controls have
+ACCURACY = Evaluation.of("task", count=256, seed=0)
 
 
 def spec_of(pattern: Pattern) -> PatternSpec:
@@ -37,14 +42,15 @@ def spec_of(pattern: Pattern) -> PatternSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Model, training and data of one notebook at one profile, or at its own depth, width or length (0: the profile's),
-    or text."""
+    """Model, training and data of one notebook at one profile, or at its own depth, width, length (0: the profile's),
+    positions or text (empty: the profile's)."""
     parameters: Parameters
     profile: Profile
     layers: int = 0
     width: int = 0
     tokens_a_window: int = 0
-    domains: Sequence[str] = ()     # trained and evaluated on these alone; empty: the profile's mixture
+    domains: Sequence[str] = ()     # trained and evaluated on these alone
+    position: str = ""
 
     @property
     def length(self) -> int:
@@ -53,7 +59,8 @@ class Recipe:
     @property
     def model(self) -> ModelConfig:
         """At another width: heads of the same size, the same shares of key/value heads and of the hidden layer."""
-        model = dataclasses.replace(self.profile.model, layers=self.layers or self.profile.model.layers)
+        model = self.profile.model
+        model = dataclasses.replace(model, layers=self.layers or model.layers, position=self.position or model.position)
         if self.width in (0, model.d_model):
             return model
         heads = self.width // model.head_dim
@@ -81,10 +88,15 @@ class Recipe:
         train = dataclasses.replace(train, length=self.length, batch=max(1, train.batch * train.length // self.length))
         return train if self.parameters.tokens == 0 else shortened(train, self.parameters.tokens)
 
-    def run(self, spec: PatternSpec, seed: int, *, model: dict[str, Any] | None = None, **train: Any) -> RunConfig:
-        """A language model with the pattern `spec`; `model` and `train` change single fields."""
-        config = dataclasses.replace(self.model, **(model or {}))
-        return RunConfig(spec, config, self.train(seed, **train), self.data)
+    def run(self, spec: PatternSpec, seed: int, **train: Any) -> RunConfig:
+        """A language model with the pattern `spec`; `train` changes single fields."""
+        return RunConfig(spec, self.model, self.train(seed, **train), self.data)
+
+    def jobs(self, models: Sequence[Described], *evaluations: Evaluation, seeds: Sequence[int] = ()) -> list[Job]:
+        """Each model at each seed (the notebook's); its rate of theta is what its labels say."""
+        usual = self.profile.train.theta_lr
+        return [Job.of(self.run(spec, seed, theta_lr=labels.get("theta_lr", usual)), *evaluations, **labels)
+                for seed in seeds or self.parameters.seeds for spec, labels in models]
 
     def pattern(self, spec: PatternSpec) -> Pattern:
         """The pattern at the model's depth and heads."""
@@ -104,12 +116,14 @@ class Recipe:
             spec = PatternSpec.of("scaled_base", schedule=schedule, **own)
         return spec_of(self.pattern(spec))
 
-    def controls(self, names: Sequence[str], like: PatternSpec, seed: int, evaluations: Sequence[Evaluation],
-                 window: int | None = None, **labels: Any) -> list[Job]:
-        """The comparators with as many attended pairs as `like` at the training length, within 1 %."""
+    def described(self, model: str, window: int, **labels: Any) -> Described:
+        """`base/schedule` with a window W. labels: further fields of `Labels`."""
+        return self.scaled(model, window), model_labels(model, window, **labels)
+
+    def controls(self, like: PatternSpec, window: int | None = None, **labels: Any) -> list[Described]:
+        """The notebook's comparators with as many attended pairs as `like` at the training length, within 1 %."""
         pattern = self.pattern(like)
-        return [Job.of(self.run(equal_edges(name, pattern, self.length), seed), *evaluations,
-                       **control_labels(name, pattern.pairs(self.length), window, **labels)) for name in names]
+        return [equal_edges(name, pattern, self.length, window, **labels) for name in self.parameters.controls]
 
     def perplexity(self, *lengths: int, **parameters: Any) -> tuple[Evaluation, ...]:
         """One evaluation a length (the training length without any), so that experiments share them."""
@@ -118,12 +132,44 @@ class Recipe:
                      for length in lengths or (self.length,))
 
 
-def equal_edges(name: str, like: Pattern, length: int) -> PatternSpec:
+@dataclasses.dataclass(frozen=True)
+class TinyModel:
+    """A model of width 64 trained on a synthetic task: what the task decides shows at any width."""
+    length: int
+    steps: int
+    layers: int = 4
+    batch: int = 16
+    lr: float = 2e-3
+
+    def jobs(self, model: Described, data: DataConfig, seeds: Sequence[int], *evaluations: Evaluation,
+             **own_labels: Any) -> list[Job]:
+        """The model at each seed, asked for its accuracy too; with the task's vocabulary."""
+        from suite.tasks import task
+        spec, labels = model[0], model[1] | own_labels
+        vocab = task(data.source, **dict(data.parameters)).vocab
+        sizes = ModelConfig(vocab=vocab, d_model=64, layers=self.layers, heads=2, kv_heads=1, head_dim=32, hidden=171)
+        train = TrainConfig(steps=self.steps, batch=self.batch, length=self.length, lr=self.lr, precision="fp32",
+                            warmup=min(50, self.steps // 4), eval_every=0,
+                            theta_lr=labels.get("theta_lr", 1.0))
+        return [Job.of(RunConfig(spec, sizes, dataclasses.replace(train, seed=seed), data), ACCURACY, *evaluations,
+                       **labels) for seed in seeds]
+
+    def pattern(self, spec: PatternSpec) -> Pattern:
+        return build(spec.name, layers=self.layers, heads=2, **dict(spec.parameters))
+
+    def mask(self, name: str, like: PatternSpec, window: int) -> Described:
+        """Dense attention, or the comparator `name` with the attended pairs of `like` at the task's length."""
+        return DENSE if name == "dense" else equal_edges(name, self.pattern(like), self.length, window)
+
+
+def equal_edges(name: str, like: Pattern, length: int, window: int | None = None, **labels: Any) -> Described:
     """The comparator `name` with the attended pairs of `like` at `length`, within 1 %, and the same local window where
-    it has one besides far keys: what differs is where the far keys are."""
+    it has one besides far keys: what differs is where the far keys are. window: W of the proposal, a label."""
     one_of(name, CONTROLS, "control")
     own = {} if name in ("local", "random_keys") else {"window": getattr(like, "window", 0)}
-    return spec_of(match_edges(name, like, length, **own))
+    return spec_of(match_edges(name, like, length, **own)), {
+        "series": f"{CONTROLS[name]}, equal edges", "role": "control", "window": window,
+        "equal_pairs": like.pairs(length), **labels}
 
 
 def shortened(train: TrainConfig, tokens: int) -> TrainConfig:
@@ -148,65 +194,12 @@ def title(model: str) -> str:
 
 
 def model_labels(model: str, window: int, **labels: Any) -> dict[str, Any]:
-    """How the table describes `base/schedule` at a window W; what the Fibonacci paper does not propose is a control.
-
-    labels: further fields of `Labels`.
-    """
+    """How the table describes `base/schedule` at a window W; what the Fibonacci paper does not propose is a control."""
     base, schedule = split_model(model)
     proposed = base == "fibonacci" and schedule not in ("descending", "permuted", "learned_ramp", "blurred_ramp")
     start = ("ramp" if "ramp" in schedule else "one") if schedule.startswith(("learned", "blurred")) else None
     return {"series": title(model), "role": "model" if proposed else "control", "base": base, "schedule": schedule,
             "window": window, "start": start, **labels}
-
-
-def control_labels(name: str, equal_pairs: float, window: int | None = None, **labels: Any) -> dict[str, Any]:
-    """How the table describes a control that has the `equal_pairs` edges of a proposal with the window W."""
-    return {"series": f"{CONTROLS[name]}, equal edges", "role": "control", "window": window,
-            "equal_pairs": equal_pairs, **labels}
-
-
-DENSE = PatternSpec.of("dense")
-SEQUENCES = 256         # of a task that a model was trained for, on which it is asked
-ACCURACY = Evaluation.of("task", count=SEQUENCES, seed=0)
-DENSE_LABELS = {"series": "Dense", "role": "baseline"}
-
-
-def dense_jobs(recipe: Recipe, *evaluations: Evaluation) -> list[Job]:
-    """The dense baseline, one run a seed."""
-    return [Job.of(recipe.run(DENSE, seed), *evaluations, **DENSE_LABELS) for seed in recipe.parameters.seeds]
-
-
-@dataclasses.dataclass(frozen=True)
-class TinyModel:
-    """A small model trained on a synthetic task: what the task decides shows at any width."""
-    length: int
-    steps: int
-    layers: int = 4
-    width: int = 64
-    batch: int = 16
-    lr: float = 2e-3
-
-    @property
-    def heads(self) -> int:
-        return max(1, self.width // 32)
-
-    def run(self, spec: PatternSpec, data: DataConfig, seed: int, **train: Any) -> RunConfig:
-        """Heads of 32 (one head where the width is less); the task's vocabulary."""
-        from suite.tasks import task
-        vocab = task(data.source, **dict(data.parameters)).vocab
-        model = ModelConfig(vocab=vocab, d_model=self.width, layers=self.layers, heads=self.heads, kv_heads=1,
-                            head_dim=self.width // self.heads, hidden=round(8 * self.width / 3))
-        recipe = TrainConfig(steps=self.steps, batch=self.batch, length=self.length, lr=self.lr, precision="fp32",
-                             warmup=min(50, self.steps // 4), eval_every=0, seed=seed)
-        return RunConfig(spec, model, dataclasses.replace(recipe, **train), data)
-
-    def pattern(self, spec: PatternSpec) -> Pattern:
-        return build(spec.name, layers=self.layers, heads=self.heads, **dict(spec.parameters))
-
-    def control(self, name: str, like: PatternSpec, window: int) -> tuple[PatternSpec, dict[str, Any]]:
-        """The comparator `name` with the attended pairs of `like` at the task's length, within 1 %, and its labels."""
-        pattern = self.pattern(like)
-        return equal_edges(name, pattern, self.length), control_labels(name, pattern.pairs(self.length), window)
 
 
 def rungs_within(length: int) -> int:

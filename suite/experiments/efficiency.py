@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lib.config import Evaluation
 from suite.experiments import base
-from suite.experiments.common import Recipe, dense_jobs, model_labels, ordered
+from suite.experiments.common import DENSE, RAMP, Recipe, ordered
 
 if TYPE_CHECKING:
     from suite.bench.rows import Row
@@ -22,15 +22,11 @@ class Efficiency(base.Experiment):
     alone = True
 
     def plan(self, parameters, profile):
-        recipe = Recipe(parameters, profile)
+        recipe, W = Recipe(parameters, profile), parameters.window
         measure = (*recipe.perplexity(), Evaluation.of("attention_memory", lengths=parameters.lengths))
-        jobs = dense_jobs(recipe, *measure)
-        for seed in parameters.seeds:
-            jobs += [base.Job.of(recipe.run(recipe.scaled(model, parameters.window), seed), *measure,
-                                 **model_labels(model, parameters.window)) for model in parameters.models]
-            like = recipe.scaled("fibonacci/linear", parameters.window)
-            jobs += recipe.controls(parameters.controls, like, seed, measure, parameters.window)
-        return ordered(jobs)
+        models = [recipe.described(model, W) for model in parameters.models]
+        models += recipe.controls(recipe.scaled(RAMP, W), W)
+        return ordered(recipe.jobs([DENSE], *measure) + recipe.jobs(models, *measure))
 
 
 def measured(parameters: Parameters, profile: Profile, say: Callable[[str], None]) -> list[Row]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from lib.config import Evaluation, Items
 from lib.errors import one_of
-from lib.patterns import Pattern
 from suite.experiments import base
-from suite.experiments.common import DENSE, DENSE_LABELS, Recipe, dense_jobs, model_labels, ordered
-from suite.settings.parameters import Parameters
+from suite.experiments.common import DENSE, RAMP, Recipe, ordered
 
 POSITIONS = {"alibi": "Dense, ALiBi", "nope": "Dense, no positions"}
 
@@ -18,25 +16,24 @@ class Extrapolation(base.Experiment):
     question = "Which models keep their loss beyond the training length, and does the extra context help them at all?"
 
     def plan(self, parameters, profile):
-        recipe = Recipe(parameters, profile)
+        recipe, W = Recipe(parameters, profile), parameters.window
         lengths = [factor * recipe.length for factor in parameters.factors]
         plain, beyond = recipe.perplexity(*lengths), [length for length in lengths if length > recipe.length]
-        jobs = dense_jobs(recipe, *plain, *rescued(parameters, recipe, beyond))
+        models = [(recipe, recipe.described(model, W), frozen(recipe, model, beyond)) for model in parameters.models]
+        models += [(recipe, control, []) for control in recipe.controls(recipe.scaled(RAMP, W), W)]
+        models += [(Recipe(parameters, profile, position=name), (DENSE[0], DENSE[1] | {"series": POSITIONS[name]}), [])
+                   for name in parameters.positions]
+        jobs = recipe.jobs([DENSE], *plain, *rescued(recipe, beyond))
         for seed in parameters.seeds:
-            jobs += [base.Job.of(recipe.run(recipe.scaled(model, parameters.window), seed), *plain,
-                                 *frozen(parameters, recipe, model, beyond), **model_labels(model, parameters.window))
-                     for model in parameters.models]
-            like = recipe.scaled("fibonacci/linear", parameters.window)
-            jobs += recipe.controls(parameters.controls, like, seed, plain, parameters.window)
-            jobs += [base.Job.of(recipe.run(DENSE, seed, model={"position": position}), *plain,
-                                 **DENSE_LABELS | {"series": POSITIONS[position]}) for position in parameters.positions]
+            for own, model, more in models:
+                jobs += own.jobs([model], *plain, *more, seeds=[seed])
         return ordered(jobs)
 
 
-def rescued(parameters: Parameters, recipe: Recipe, lengths: list[int]) -> list[Evaluation]:
+def rescued(recipe: Recipe, lengths: list[int]) -> list[Evaluation]:
     """The dense model beyond its training length, helped by a changed RoPE, or by a mask that hides far keys."""
+    parameters, reach = recipe.parameters, recipe.length - 1                # distances that training has shown
     found = [e for rope in parameters.ropes for e in recipe.perplexity(*lengths, rope=rope, variant=f"rope={rope}")]
-    reach = recipe.length - 1                                 # distances that training has shown
     masks: dict[str, tuple[str, Items]] = {
         "window": ("local", (("window", reach),)),
         "sinks": ("streaming_sinks", (("sinks", parameters.sinks), ("window", reach - parameters.sinks))),
@@ -46,17 +43,13 @@ def rescued(parameters: Parameters, recipe: Recipe, lengths: list[int]) -> list[
     return found
 
 
-def frozen(parameters: Parameters, recipe: Recipe, model: str, lengths: list[int]) -> list[Evaluation]:
-    """The rungs of the training length at any length, where the pattern would add rungs beyond it."""
-    spec = recipe.scaled(model, parameters.window)
-    rebuilt = recipe.pattern(spec)
-    if not parameters.frozen or spec.name != "scaled_base":
+def frozen(recipe: Recipe, model: str, lengths: list[int]) -> list[Evaluation]:
+    """The rungs of the training length at those lengths where the pattern would add distances in some layer."""
+    spec, trained = recipe.scaled(model, recipe.parameters.window), recipe.length
+    if not recipe.parameters.frozen or spec.name != "scaled_base":
         return []
-    held = (spec.name, tuple(sorted({**dict(spec.parameters), "trained_length": recipe.length}.items())))
-    return [e for length in lengths if grows(rebuilt, recipe.length, length)
+    rebuilt = recipe.pattern(spec)
+    held = (spec.name, tuple(sorted({**dict(spec.parameters), "trained_length": trained}.items())))
+    return [e for length in lengths
+            if any(rebuilt.plan(layer, length) != rebuilt.plan(layer, trained) for layer in range(rebuilt.layers))
             for e in recipe.perplexity(length, pattern=held, variant="rungs=frozen")]
-
-
-def grows(pattern: Pattern, trained: int, length: int) -> bool:
-    """Whether some layer attends distances at `length` that it does not at `trained`."""
-    return any(pattern.plan(layer, length) != pattern.plan(layer, trained) for layer in range(pattern.layers))

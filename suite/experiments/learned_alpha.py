@@ -5,7 +5,7 @@ from __future__ import annotations
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import require
 from suite.experiments import base
-from suite.experiments.common import ACCURACY, Recipe, TinyModel, dense_jobs, model_labels, ordered, rungs_within
+from suite.experiments.common import DENSE, RAMP, Recipe, TinyModel, model_labels, ordered, rungs_within
 from suite.settings.parameters import Parameters
 
 STARTS = {"one": "fibonacci/learned", "ramp": "fibonacci/learned_ramp"}
@@ -18,43 +18,37 @@ class LearnedAlpha(base.Experiment):
     question = "Does a learned alpha move away from its start, does that help, and what does learning it cost?"
 
     def plan(self, parameters, profile):
-        recipe = Recipe(parameters, profile)
-        measure = recipe.perplexity()
-        of_alpha = [Evaluation.of("alphas")]
+        recipe, W = Recipe(parameters, profile), parameters.window
+        measure, of_alpha = recipe.perplexity(), [Evaluation.of("alphas")]
         if parameters.landscape:
             of_alpha.append(Evaluation.of("alpha_landscape", tokens=parameters.landscape))
-        jobs = dense_jobs(recipe, *measure)
-        like = recipe.scaled("fibonacci/linear", parameters.window)
+        learned = [recipe.described(STARTS[start], W, theta_lr=theta_lr)
+                   for theta_lr in parameters.theta_lr for start in parameters.starts]
+        others = [recipe.described(model, W) for model in parameters.fixed] + recipe.controls(recipe.scaled(RAMP, W), W)
+        jobs = recipe.jobs([DENSE], *measure)
         for seed in parameters.seeds:
-            for start, theta_lr in [(s, t) for t in parameters.theta_lr for s in parameters.starts]:
-                run = recipe.run(recipe.scaled(STARTS[start], parameters.window), seed, theta_lr=theta_lr)
-                jobs.append(base.Job.of(run, *measure, *of_alpha,
-                                        **model_labels(STARTS[start], parameters.window, theta_lr=theta_lr)))
-            jobs += [base.Job.of(recipe.run(recipe.scaled(model, parameters.window), seed), *measure,
-                                 **model_labels(model, parameters.window)) for model in parameters.fixed]
-            jobs += recipe.controls(parameters.controls, like, seed, measure, parameters.window)
+            jobs += recipe.jobs(learned, *measure, *of_alpha, seeds=[seed]) + recipe.jobs(others, *measure, seeds=[seed])
         return ordered(jobs + probe_jobs(parameters, recipe))
 
 
 def probe_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
     """Models trained on the marked copy of two distances: between rungs at every rate of theta, on rungs at its own.
 
-    A blur is for what lies between rungs: blurred models are not asked on rungs.
+    A blur is for what lies between rungs: blurred models are not asked on rungs. Where there are alphas, they are read.
     """
     jobs = []
     for depth in parameters.probe_depths:
         tiny = TinyModel(parameters.probe_length, parameters.probe_steps, layers=depth)
         for model in parameters.probe_models + parameters.probe_blurred:
-            spec, blurred = probe_spec(parameters, recipe, model), model in parameters.probe_blurred
+            spec = probe_spec(parameters, recipe, model)
             learned_rates = {"blurred": parameters.probe_blur_theta_lr, "learned": parameters.probe_theta_lr}
-            rates = learned_rates.get(spec.name, (1.0,))
-            wanted = [(parameters.probe_distances, theta_lr) for theta_lr in rates]
-            wanted += [] if blurred else [(parameters.probe_rungs, 1.0)]
-            for distances, theta_lr in wanted:
-                data = DataConfig.of("marked_copy", distances=distances)
+            asked = [(parameters.probe_distances, theta_lr) for theta_lr in learned_rates.get(spec.name, (1.0,))]
+            asked += [] if spec.name == "blurred" else [(parameters.probe_rungs, 1.0)]
+            more = [Evaluation.of("alphas")] if spec.name in learned_rates else []
+            for distances, theta_lr in asked:
                 labels = model_labels(model, parameters.window, task=PROBE, depth=depth, theta_lr=theta_lr)
-                jobs += [base.Job.of(tiny.run(spec, data, seed, theta_lr=theta_lr), *measured(spec), **labels)
-                         for seed in parameters.probe_seeds]
+                jobs += tiny.jobs((spec, labels), DataConfig.of("marked_copy", distances=distances),
+                                  parameters.probe_seeds, *more)
     return jobs
 
 
@@ -64,8 +58,3 @@ def probe_spec(parameters: Parameters, recipe: Recipe, model: str) -> PatternSpe
     require(not blurred or "/blurred" in model, "probe_blurred", model, "fibonacci/blurred or fibonacci/blurred_ramp")
     spec = recipe.scaled(model.replace("/blurred", "/learned") if blurred else model, parameters.window, rungs)
     return PatternSpec.of("blurred", **dict(spec.parameters), blur=parameters.probe_blur) if blurred else spec
-
-
-def measured(spec: PatternSpec) -> list[Evaluation]:
-    """Accuracy of a probe's model, and its alphas where it has some."""
-    return [ACCURACY, *([Evaluation.of("alphas")] if spec.name in ("learned", "blurred") else [])]

@@ -10,7 +10,7 @@ from lib.config import Evaluation, PatternSpec
 from lib.errors import require
 from lib.patterns.power_law import PowerLaw
 from suite.experiments import base
-from suite.experiments.common import Recipe, dense_jobs, ordered
+from suite.experiments.common import DENSE, Recipe, ordered
 
 
 class PowerLawSigma(base.Experiment):
@@ -19,22 +19,20 @@ class PowerLawSigma(base.Experiment):
     question = "Is there a best exponent of power-law edges, and do they beat a local window of as many keys?"
 
     def plan(self, parameters, profile):
-        recipe = Recipe(parameters, profile, parameters.layers, domains=parameters.domains)
+        recipe, radius = Recipe(parameters, profile, parameters.layers, domains=parameters.domains), parameters.radius
         far = parameters.far or recipe.length // 4
         measures = (*recipe.perplexity(), Evaluation.of("gradient_flow", far=far), Evaluation.of("attention_memory"))
-        jobs = dense_jobs(recipe, *measures)
-        for seed in parameters.seeds:
-            for budget in parameters.budgets:
-                jobs += [base.Job.of(recipe.run(power_law(sigma, budget, parameters.radius), seed), *measures,
-                                     series="Power law", role="model", sigma=float(sigma), budget=budget)
-                         for sigma in parameters.sigmas]
-                for sigma in parameters.draws_sigmas:
-                    spec = drawn(sigma, budget, parameters.radius, recipe.length)
-                    jobs.append(base.Job.of(recipe.run(spec, seed), *measures, series="Power law, draws", role="model",
-                                            sigma=float(sigma), budget=budget, draws=dict(spec.parameters)["draws"]))
-                like = power_law(parameters.sigmas[0], budget, parameters.radius)
-                jobs += recipe.controls(parameters.controls, like, seed, measures, budget=budget)
-        return ordered(jobs)
+        models = []
+        for budget in parameters.budgets:
+            labels = {"role": "model", "budget": budget}
+            models += [(power_law(sigma, budget, radius), labels | {"series": "Power law", "sigma": float(sigma)})
+                       for sigma in parameters.sigmas]
+            for sigma in map(float, parameters.draws_sigmas):       # the document's own rule, with the pairs of `budget`
+                draws = draws_for(sigma, budget, radius, recipe.length)
+                models.append((PatternSpec.of("power_law", mode="draws", sigma=sigma, window=radius, draws=draws),
+                               labels | {"series": "Power law, draws", "sigma": sigma, "draws": draws}))
+            models += recipe.controls(power_law(parameters.sigmas[0], budget, radius), budget=budget)
+        return ordered(recipe.jobs([DENSE], *measures) + recipe.jobs(models, *measures))
 
 
 def power_law(sigma: float, budget: int, radius: int) -> PatternSpec:
@@ -42,15 +40,10 @@ def power_law(sigma: float, budget: int, radius: int) -> PatternSpec:
     return PatternSpec.of("power_law", sigma=float(sigma), budget=budget, window=radius)
 
 
-def drawn(sigma: float, budget: int, radius: int, length: int) -> PatternSpec:
-    """The document's own rule, m draws with replacement, with the m that gives the pairs of `power_law` at `length`."""
-    return PatternSpec.of("power_law", mode="draws", sigma=float(sigma), window=radius,
-                          draws=draws_for(float(sigma), budget, radius, length))
-
-
 @lru_cache(maxsize=None)
 def draws_for(sigma: float, budget: int, radius: int, length: int) -> int:
-    """The number of draws whose expected pairs, repeats merged and window included, are nearest the budget's pairs."""
+    """The number of draws with replacement whose expected pairs at `length`, repeats merged and window included, are
+    nearest the budget's pairs."""
     wanted = float(np.minimum(budget, np.arange(length) + 1).sum())
     require(budget >= radius + 1, "budgets", budget, f"at least the window's {radius + 1} keys")
 

@@ -85,7 +85,7 @@ def forward_passes(run: RunConfig, evaluation: Evaluation, domains: int) -> list
         case "recurrence":
             return [(run.pattern, T, own.tokens * domains)]
         case "task":
-            return [(run.pattern, length, own.count * length) for length in own.lengths or (T,)]
+            return [(run.pattern, T, own.count * T)]
         case "battery":                                     # no item is longer than a window; most are shorter
             return [(run.pattern, T, own.count * T * len(own.tasks))]
         case "alpha_landscape":

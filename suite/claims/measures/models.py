@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from suite.claims.measures import Part, measure
 from suite.claims.measures.losses import asked, beside_recommended, compared
-from suite.evals.zero_shot.names import called
+from suite.evals.zero_shot import called
 from suite.experiments.learned_alpha import PROBE
 from suite.study import comparisons
 from suite.study.comparisons import LOCAL, recommended

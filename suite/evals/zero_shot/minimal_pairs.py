@@ -8,10 +8,11 @@ text.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 from lib.errors import require
-from suite.evals.zero_shot.items import Item, files, rows, stream
+from suite.evals.zero_shot import Item, rows, shares, stream
 
 # (singular, plural); verbs likewise: (third person singular, plural)
 NOUNS = (("boy", "boys"), ("girl", "girls"), ("dog", "dogs"), ("cat", "cats"), ("bird", "birds"), ("horse", "horses"),
@@ -57,24 +58,22 @@ TEMPLATES = {"subject_verb_agreement": agreement, "determiner_noun_agreement": d
              "anaphor_gender_agreement": anaphors}
 
 
-def offline(count: int, seed: int) -> list[Item]:
+def offline(count: int) -> list[Item]:
     """`count` pairs, as many from each template (one more from the first ones where that does not divide)."""
     items = []
-    for place, (subset, make) in enumerate(TEMPLATES.items()):
+    for (subset, make), share in zip(TEMPLATES.items(), shares(count, len(TEMPLATES)), strict=True):
         pairs = make()
-        rng = stream(seed, subset)
-        share = count // len(TEMPLATES) + (place < count % len(TEMPLATES))
         require(share <= len(pairs), "count", count, f"at most {len(TEMPLATES) * len(pairs)} offline pairs")
-        chosen = rng.permutation(len(pairs) // 2)[:(share + 1) // 2]        # neighbours are one sentence in both forms
-        items += [as_item(pairs[2 * at + n], subset) for at in chosen for n in (0, 1)][:share]
+        sentences = stream(subset).permutation(len(pairs) // 2)[:(share + 1) // 2]      # each stands there in both forms
+        items += [as_item(pairs[2 * at + n], subset) for at in sentences for n in (0, 1)][:share]
     return items
 
 
 def from_folder(folder: Path, count: int) -> list[Item]:
     """The first `count` pairs of every `*.jsonl` file, by its fields `sentence_good` and `sentence_bad`."""
-    return [as_item(pair, file.stem) for file in files(folder, "blimp")
-            for pair in itertools.islice(rows(file, "sentence_good", "sentence_bad"), count)]
+    by_file = itertools.groupby(rows(folder, "sentence_good", "sentence_bad"), lambda row: row[0])
+    return [as_item(pair, file) for file, pairs in by_file for _, *pair in itertools.islice(pairs, count)]
 
 
-def as_item(pair: Pair, subset: str) -> Item:
-    return Item("", pair, 0, 0.5, subset, True)
+def as_item(pair: Sequence[str], subset: str) -> Item:
+    return Item("", tuple(pair), 0, 0.5, subset, True)

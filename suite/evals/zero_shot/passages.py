@@ -2,23 +2,22 @@
 
 The answer stands earlier in the passage, as most of LAMBADA's target words do (arxiv.org/abs/1606.06031, Paperno et
 al.). A passage is a piece of a document no longer than the model's training windows, so that a model can see all of it.
+With a corpus of the hub: LAMBADA itself, and facts of CounterFact.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lib.data import Corpus
 from lib.errors import SuiteError
-from suite.evals.zero_shot.items import Item, files, rows, stream
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from suite.evals.zero_shot import Item, rows, shares, stream
 
 WORD = re.compile(r"[A-Za-z]+")
 END_OF_SENTENCE = re.compile(r"[.!?]")
@@ -34,11 +33,11 @@ def domains(corpus: Corpus, preferred: Sequence[str]) -> list[str]:
     return [d for d in preferred if d in corpus.domains] or list(corpus.domains)
 
 
-def passages(corpus: Corpus, domain: str, tokenizer: Tokenizer, limit: int) -> Iterator[str]:
+def passages(corpus: Corpus, domain: str, limit: int) -> Iterator[str]:
     """Held-out documents, cut into pieces of at most `limit` and at least `limit / 4` tokens that begin with a word."""
-    tokens = corpus.tokens("heldout", domain)
+    tokens, tokenizer = corpus.tokens("heldout", domain), corpus.tokenizer()
     starts = [*(int(s) for s in corpus.documents("heldout", domain)), len(tokens)]
-    for first, end in zip(starts[:-1], starts[1:], strict=True):
+    for first, end in itertools.pairwise(starts):
         for at in range(first, end, limit):
             piece = tokens[at:min(at + limit, end)]
             if 4 * len(piece) >= limit:
@@ -55,14 +54,12 @@ def spread(items: list[Item], count: int) -> list[Item]:
     return [items[at] for at in np.unique(np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int))]
 
 
-def last_words(corpus: Corpus, tokenizer: Tokenizer, count: int, limit: int) -> list[Item]:
+def last_words(corpus: Corpus, count: int, limit: int) -> list[Item]:
     """The last word of a sentence, if it stands in the passage before that sentence. Domain: stories, if it exists."""
-    candidates = [last_word(text) for domain in domains(corpus, ("stories",))
-                  for text in passages(corpus, domain, tokenizer, limit)]
-    items = [item for item in candidates if item is not None]
-    if not items:
-        raise missing("lambada", corpus)
-    return spread(items, count)
+    texts = (text for domain in domains(corpus, ("stories",)) for text in passages(corpus, domain, limit))
+    if items := [item for item in map(last_word, texts) if item is not None]:
+        return spread(items, count)
+    raise missing("lambada", corpus)
 
 
 def last_word(text: str) -> Item | None:
@@ -82,12 +79,9 @@ def said(passage: str, word: str) -> Item:
 
 def lambada(folder: Path, count: int) -> list[Item]:
     """The first `count` passages of LAMBADA's JSON-lines files (field `text`) in order of their names."""
-    texts = [(LAST_OF_TEXT.search(text), text) for file in files(folder, "lambada") for text, in rows(file, "text")]
-    items = [said(text[:match.start()], match[1])
-             for match, text in texts if match and WORD.search(text[:match.start()])]
-    if not items:
-        raise SuiteError(f"lambada_folder = {str(folder)!r} is not valid: no text in it ends with a word after others")
-    return items[:count]
+    texts = ((LAST_OF_TEXT.search(text), text) for _, text in rows(folder, "text"))
+    items = (said(text[:match.start()], match[1]) for match, text in texts if match and WORD.search(text[:match.start()]))
+    return list(itertools.islice(items, count))
 
 
 def facts(folder: Path, count: int) -> list[Item]:
@@ -95,29 +89,28 @@ def facts(folder: Path, count: int) -> list[Item]:
 
     A guess is one of the objects that the prompt's relation has.
     """
-    known = [row for file in files(folder, "cloze") for row in rows(file, "relation_id", "prompt", "target_true")]
-    objects: dict[str, set[str]] = {}
-    for relation, _, target in known:
-        objects.setdefault(relation, set()).add(target)
+    known, objects = list(rows(folder, "relation_id", "prompt", "target_true")), defaultdict(set)
+    for _, relation, _, target in known:
+        objects[relation].add(target)
     return spread([Item(prompt, (" " + target,), 0, 1 / len(objects[relation]), relation)
-                   for relation, prompt, target in known], count)
+                   for _, relation, prompt, target in known], count)
 
 
-def cloze(corpus: Corpus, tokenizer: Tokenizer, count: int, limit: int, seed: int) -> list[Item]:
+def cloze(corpus: Corpus, count: int, limit: int) -> list[Item]:
     """A name or number that the passage has given before, among others of its kind that it has given.
 
     Domains: stories and math of the offline corpus, else every domain; as many items from each that has some.
     """
     by_domain = []
     for domain in domains(corpus, ("stories", "math")):
-        rng = stream(seed, f"cloze {domain}")
-        candidates = [blank_out(text, rng, domain) for text in passages(corpus, domain, tokenizer, limit)]
+        rng = stream(f"cloze {domain}")
+        candidates = [blank_out(text, rng, domain) for text in passages(corpus, domain, limit)]
         if items := [item for item in candidates if item is not None]:
             by_domain.append(items)
     if not by_domain:
         raise missing("cloze", corpus)
-    shares = [count // len(by_domain) + (place < count % len(by_domain)) for place in range(len(by_domain))]
-    return [item for items, share in zip(by_domain, shares, strict=True) for item in spread(items, share)]
+    return [item for items, share in zip(by_domain, shares(count, len(by_domain)), strict=True)
+            for item in spread(items, share)]
 
 
 def blank_out(text: str, rng: np.random.Generator, domain: str) -> Item | None:
