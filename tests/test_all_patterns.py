@@ -99,9 +99,9 @@ def test_when_the_training_length_is_no_evaluation_length_then_the_error_says_so
 
 def test_when_a_schedule_has_the_ramps_pairs_then_it_stays_as_it_is_and_else_its_windows_move():
     recipe = Recipe(parameters_of(NAME)(), profiles.load("small"))
-    coprime, labels = at_equal_edges("fibonacci/coprime", recipe, 6, 0.85)
+    coprime, labels = at_equal_edges("fibonacci/coprime", recipe)
     assert dict(coprime.parameters)["window"] == 6 and labels["series"] == "Fibonacci, coprime ramp"
-    fixed, labels = at_equal_edges("fibonacci/fixed", recipe, 6, 0.85)
+    fixed, labels = at_equal_edges("fibonacci/fixed", recipe)
     assert set(dict(fixed.parameters)["window"]) == {5, 6} and labels["series"] == "Fibonacci, fixed, equal edges"
 
 

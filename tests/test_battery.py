@@ -6,31 +6,39 @@ import json
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from eval_fakes import (CORPUS, TEXTS, WORDS, Fake, FakeCorpus, V, bigram,
-                        only, real, run_of, uniform, values)
+from eval_fakes import CORPUS, TEXTS, WORDS, Fake, FakeCorpus, V, bigram, only, real, run_of, uniform, values
 from torch.nn import functional as F
 
 from data_prep import tokenizer as bpe
 from lib.config import Evaluation
 from lib.errors import SuiteError
 from suite.evals import build, evaluate
-from suite.evals.zero_shot import passages
-from suite.evals.zero_shot.items import Item, requests
+from suite.evals.zero_shot import Item, passages
+from suite.evals.zero_shot.answers import requests
 
 
-def ask(task_name, model, length=256, count=30, **parameters):
-    evaluation = Evaluation.of("battery", tasks=(task_name,), count=count, **parameters)
-    return evaluate(evaluation, model, run_of(length=length), CORPUS)
+def ask(task_name, model, length=256, count=30, corpus=CORPUS, run=None):
+    evaluation = Evaluation.of("battery", tasks=(task_name,), count=count)
+    return evaluate(evaluation, model, run or run_of(length=length), corpus)
 
 
-def items_of(task_name, count=60, limit=256, **parameters):
-    return build("battery", tasks=(task_name,), count=count, **parameters).items(task_name, CORPUS, limit)[1]
+def items_of(task_name, count=60, limit=256):
+    return build("battery", tasks=(task_name,), count=count).items(task_name, CORPUS, limit)
 
+
+def likelihood(log_p, tokens):
+    return sum(float(log_p[a, b]) for a, b in zip(tokens, tokens[1:]))
+
+
+def ids(text):
+    return CORPUS.tokenizer().encode(text).ids
+
+
+# Items
 
 def test_when_prompts_are_executed_then_they_give_the_answer():
     for item in items_of("variable_tracking"):
@@ -103,26 +111,22 @@ def test_when_a_cloze_is_asked_then_candidates_are_of_one_kind_and_stood_before(
 
 def test_when_one_domain_has_nothing_to_ask_then_the_others_share_the_cloze():
     corpus = FakeCorpus()
-    corpus.domains = ("blank", "math", "own")
     for domain, tokens in (("blank", np.zeros(300, int)), ("own", corpus.tokens("heldout", "stories"))):
         corpus._tokens[domain], corpus._starts[domain] = tokens, corpus.documents("heldout", "stories")
     corpus._starts["blank"] = np.array([0])
-    tokenizer = corpus.tokenizer()
-    splits = [item.split for item in passages.cloze(corpus, tokenizer, 9, 128, 0)]
-    assert splits == ["math"] * 9, "of the offline corpus, the domains that have facts"
-    corpus.domains = ("blank", "own")
-    assert [item.split for item in passages.cloze(corpus, tokenizer, 9, 128, 0)] == ["own"] * 9
+    for domains, asked in ((("blank", "math", "own"), "math"), (("blank", "own"), "own")):
+        corpus.domains = domains               # of the offline corpus, those that have facts; else all
+        assert [item.split for item in passages.cloze(corpus, 9, 128)] == [asked] * 9
     corpus.domains = ("blank",)
     with pytest.raises(SuiteError, match="battery task cloze: no held-out document"):
-        passages.cloze(corpus, tokenizer, 9, 128, 0)
+        passages.cloze(corpus, 9, 128)
 
 
 def test_when_documents_are_cut_then_passages_are_theirs_and_no_longer_than_the_context():
-    tokenizer = CORPUS.tokenizer()
-    found = list(passages.passages(CORPUS, "stories", tokenizer, 40))
+    found = list(passages.passages(CORPUS, "stories", 40))
     assert len(found) > 100 and all(any(text in whole for whole in TEXTS) for text in found)
-    assert all(5 < len(tokenizer.encode(text).ids) <= 41 for text in found)
-    assert list(passages.passages(CORPUS, "stories", tokenizer, 1000)) == [], "a quarter of the context at least"
+    assert all(5 < len(ids(text)) <= 41 for text in found)
+    assert list(passages.passages(CORPUS, "stories", 1000)) == [], "a quarter of the context at least"
 
 
 def test_when_minimal_pairs_are_made_then_they_differ_in_one_word_and_both_numbers_are_right_alike():
@@ -141,42 +145,37 @@ def test_when_minimal_pairs_are_made_then_they_differ_in_one_word_and_both_numbe
                     (i.candidates for i in items if i.split == "determiner_noun_agreement")]) == 0.5
 
 
+def test_when_a_prompt_is_too_long_then_its_beginning_is_cut_unless_it_is_needed():
+    prompt, say = ids(TEXTS[0]), ids(" Bruno")
+    item = Item(TEXTS[0], (" Bruno",), 0, 0.5, "")
+    (request,) = requests(CORPUS.tokenizer(), item, 0, 12)
+    assert request.read == (*prompt[-(13 - len(say)):], *say[:-1]) and request.say == tuple(say)
+    assert len(request.read) == 12
+    with pytest.raises(SuiteError, match="was trained on 12"):
+        requests(CORPUS.tokenizer(), replace(item, whole=True), 0, 12)
+    assert requests(CORPUS.tokenizer(), replace(item, prompt=""), 7, 12)[0].read == (7, *say[:-1])
+
+
+# Answers
+
 @pytest.mark.parametrize("task_name", ["variable_tracking", "lego", "mqar"])
 def test_when_a_model_is_uniform_then_ties_share_the_credit_and_accuracy_is_chance(task_name):
     # Digits are one piece each; True and False must be as well, or the shorter answer would win.
-    tokenizer = bpe.train([" True False " + " ".join(" 0123456789")] * 50, V)
-    corpus = FakeCorpus()
+    tokenizer, corpus = bpe.train([" True False " + " ".join(" 0123456789")] * 50, V), FakeCorpus()
     corpus.tokenizer = lambda: tokenizer
-    result = evaluate(Evaluation.of("battery", tasks=(task_name,), count=30), uniform(), run_of(length=256), corpus)
+    result = ask(task_name, uniform(), corpus=corpus)
     assert len({len(tokenizer.encode(t).ids) for t in (" True", " False")}) == 1
     assert only(result, "accuracy", split=task_name) == pytest.approx(only(result, "chance", split=task_name))
     assert only(result, "count", split=task_name) == 30
 
 
-def test_when_a_prompt_is_too_long_then_its_beginning_is_cut_unless_it_is_needed():
-    tokenizer = CORPUS.tokenizer()
-    prompt, say = tokenizer.encode(TEXTS[0]).ids, tokenizer.encode(" Bruno").ids
-    item = Item(TEXTS[0], (" Bruno",), 0, 0.5, "")
-    (request,) = requests(tokenizer, item, 0, 12)
-    assert request.read == (*prompt[-(13 - len(say)):], *say[:-1]) and request.say == tuple(say)
-    assert len(request.read) == 12
-    with pytest.raises(SuiteError, match="was trained on 12"):
-        requests(tokenizer, replace(item, whole=True), 0, 12)
-    assert requests(tokenizer, Item("", (" Bruno",), 0, 0.5, ""), 7, 12)[0].read == (7, *say[:-1])
-
-
 def test_when_a_bigram_model_answers_then_likelihoods_are_those_by_hand():
     model, log_p = bigram(seed=2)
-    items = items_of("cloze", count=30, limit=60)
-    result = ask("cloze", model, length=60)
-    tokenizer, credit, nll = CORPUS.tokenizer(), [], []
-    for item in items:
-        likelihood = []
-        for candidate in item.candidates:
-            path = [*tokenizer.encode(item.prompt).ids[-1:], *tokenizer.encode(candidate).ids]
-            likelihood.append(sum(float(log_p[a, b]) for a, b in zip(path, path[1:])))
-        credit.append(likelihood[item.answer] == max(likelihood))
-        nll.append(-likelihood[item.answer])
+    result, credit, nll = ask("cloze", model, length=60), [], []
+    for item in items_of("cloze", count=30, limit=60):
+        by_hand = [likelihood(log_p, [*ids(item.prompt)[-1:], *ids(candidate)]) for candidate in item.candidates]
+        credit.append(by_hand[item.answer] == max(by_hand))
+        nll.append(-by_hand[item.answer])
     assert only(result, "accuracy", split="cloze") == np.mean(credit)
     assert only(result, "target_nll", split="cloze") == pytest.approx(np.mean(nll), rel=1e-5)
     assert result.arrays["correct.cloze"].tolist() == credit
@@ -185,12 +184,12 @@ def test_when_a_bigram_model_answers_then_likelihoods_are_those_by_hand():
 
 
 def test_when_a_model_says_the_last_word_then_it_is_right():
-    ids = CORPUS.tokenizer().encode(" river").ids
+    river = ids(" river")
 
     def knowing(tokens):
         logits = torch.zeros(*tokens.shape, V)
-        logits[..., ids[0]] = 9
-        for a, b in zip(ids, ids[1:]):
+        logits[..., river[0]] = 9
+        for a, b in zip(river, river[1:]):
             logits[tokens == a] = 9 * F.one_hot(torch.tensor(b), V).float()
         return logits
     result = ask("lambada", Fake(knowing), length=128)
@@ -199,55 +198,38 @@ def test_when_a_model_says_the_last_word_then_it_is_right():
     assert only(ask("lambada", uniform(), length=128), "accuracy", split="lambada-offline") == 0
 
 
-def test_when_a_bigram_model_reads_minimal_pairs_then_the_whole_sentence_counts(tmp_path):
+def test_when_the_corpus_has_folders_of_items_then_these_are_asked_and_whole_sentences_count(tmp_path):
     model, log_p = bigram(seed=3)
     pairs = [("The boy runs.", "The boy run."), ("Bruno had coins.", "Clara had coins."),
-             ("Anna met Bruno.", "Bruno met Anna.")]
-    rows = [json.dumps({"sentence_good": good, "sentence_bad": bad, "field": "x"}) + "\n" for good, bad in pairs]
-    (tmp_path / "first.jsonl").write_text("".join(rows[:2]), "utf-8")
-    (tmp_path / "second.jsonl").write_text(rows[2], "utf-8")
-    result = ask("blimp", model, blimp_folder=str(tmp_path))
-
-    def likelihood(text):
-        path = [0, *CORPUS.tokenizer().encode(text).ids]
-        return sum(float(log_p[a, b]) for a, b in zip(path, path[1:]))
-    right = [likelihood(good) > likelihood(bad) for good, bad in pairs]
+             ("Anna met Bruno.", "Bruno met Anna."), ("It is left out.", "It are left out.")]
+    lines = [json.dumps({"sentence_good": good, "sentence_bad": bad, "field": "x"}) + "\n" for good, bad in pairs]
+    (tmp_path / "first.jsonl").write_text("".join([*lines[:2], lines[3]]), "utf-8")
+    (tmp_path / "second.jsonl").write_text(lines[2], "utf-8")
+    corpus = FakeCorpus()
+    corpus.folders["blimp"] = tmp_path
+    result = ask("blimp", model, corpus=corpus, count=2)
+    right = [likelihood(log_p, [0, *ids(good)]) > likelihood(log_p, [0, *ids(bad)]) for good, bad in pairs[:3]]
     assert only(result, "accuracy", split="blimp") == pytest.approx(np.mean(right))
     assert only(result, "accuracy", split="blimp/second") == right[2]
     assert only(result, "count", split="blimp/first") == 2
     assert only(result, "chance", split="blimp") == 0.5 and not values(result, "target_nll")
-    (tmp_path / "second.jsonl").write_text('{"sentence": "x"}\n', "utf-8")
-    with pytest.raises(SuiteError, match="second.jsonl, line 1"):
-        ask("blimp", model, blimp_folder=str(tmp_path))
-
-
-def test_when_a_folder_of_lambada_is_given_then_it_is_used_and_the_split_says_so(tmp_path):
-    (tmp_path / "test.jsonl").write_text('{"text": "Anna went to the old river to see Clara"}\n', "utf-8")
-    result = ask("lambada", uniform(), lambada_folder=str(tmp_path))
+    corpus.folders["lambada"] = tmp_path / "lambada"
+    corpus.folders["lambada"].mkdir()
+    (tmp_path / "lambada" / "test.jsonl").write_text('{"text": "Anna went to the old river to see Clara"}\n', "utf-8")
+    result = ask("lambada", uniform(), corpus=corpus)
     assert only(result, "count", split="lambada") == 1
     assert only(result, "chance", split="lambada") == pytest.approx(1 / 7)
-
-
-BLIMP = Path(__file__).parents[2] / "shared" / "data" / "blimp"
-
-
-@pytest.mark.skipif(not BLIMP.is_dir(), reason="no folder of BLiMP here")
-def test_when_blimp_itself_is_there_then_its_eight_subsets_are_read():
-    result = ask("blimp", uniform(), count=5, blimp_folder=str(BLIMP))
-    assert only(result, "count", split="blimp") == 40
 
 
 def test_when_loss_falls_along_the_context_then_the_score_is_negative():
     def sharper(tokens):
         at = torch.arange(tokens.shape[1], dtype=torch.float32)[None, :, None]
         return torch.log1p(at / 100) * F.one_hot(tokens, V)            # likelier to say the same token again
-    flat = ask("in_context", uniform(), length=160, count=10)
+    flat, result = (ask("in_context", model, length=160, count=10) for model in (uniform(), Fake(sharper)))
     assert only(flat, "in_context_score", split="in_context") == pytest.approx(0, abs=1e-6)
-    model = Fake(sharper)
-    result = ask("in_context", model, length=160, count=10)
-    inputs = {d: CORPUS.tokens("heldout", d).astype(int) for d in CORPUS.domains}
     early, late = [], []
-    for tokens in inputs.values():
+    for domain in CORPUS.domains:
+        tokens = CORPUS.tokens("heldout", domain).astype(int)
         for start in range(0, 800, 160):
             for t in range(160):
                 same = tokens[start + t] == tokens[start + t + 1]
@@ -261,11 +243,9 @@ def test_when_loss_falls_along_the_context_then_the_score_is_negative():
 
 def test_when_items_are_padded_then_their_likelihood_is_that_without_padding():
     model, run = real(length=200)
-    items = items_of("variable_tracking", count=9)
-    result = evaluate(Evaluation.of("battery", tasks=("variable_tracking",), count=9), model, run, CORPUS)
-    tokenizer, by_hand = CORPUS.tokenizer(), []
-    for item in items:
-        prompt, say = tokenizer.encode(item.prompt).ids, tokenizer.encode(item.candidates[item.answer]).ids
+    result, by_hand = ask("variable_tracking", model, count=9, run=run), []
+    for item in items_of("variable_tracking", count=9):
+        prompt, say = ids(item.prompt), ids(item.candidates[item.answer])
         with torch.no_grad():
             log_p = model(torch.tensor([prompt + say]))[0].double().log_softmax(-1)
         by_hand.append(-sum(float(log_p[len(prompt) - 1 + n, piece]) for n, piece in enumerate(say)))

@@ -22,7 +22,7 @@ TRAINING = ("lib.training", "suite.tasks")
 # What each key depends on, with all that this imports.
 ROOTS = {"local": (*TRAINING, "lib.patterns.local", "suite.tasks.copying"),
          "dense": (*TRAINING, "lib.patterns.dense", "suite.tasks.copying"),
-         "lego": (*TRAINING, "lib.patterns.local", "suite.tasks.lego"),
+         "lego": (*TRAINING, "lib.patterns.local", "suite.tasks.chains"),
          **{name: (module, "suite.evals", *["lib.patterns.strided"] * (name == "perplexity"))
             for name, module in EVALUATIONS.items()}}
 
@@ -81,9 +81,9 @@ def changed(path, before: dict[str, str]) -> set[str]:
 
 def test_when_one_line_of_any_module_changes_then_so_does_every_fingerprint_that_needs_it(needs, tree):
     before, everything = keys(), set().union(*needs.values())
-    assert {"lib.step", "lib.resources", "lib.rope", "lib.fused.kernels", "lib.attention.cpu.ops", "suite.tasks.base",
+    assert {"lib.step", "lib.resources", "lib.rope", "lib.fused.kernels", "lib.attention.cpu.ops", "suite.tasks",
             "lib.attention.gpu.ops", "lib.attention.pytorch.pairs", "suite.evals.scoring", "data_prep.tokenizer",
-            "suite.evals.zero_shot.items"} <= everything
+            "suite.evals.zero_shot.answers"} <= everything
     for module in sorted(everything):
         assert "import_module" not in modules()[module].read_text(), f"{module} imports what no fingerprint can see"
         differ, wanted = changed(fingerprints.file_of(module), before), {key for key in needs if module in needs[key]}
@@ -92,7 +92,7 @@ def test_when_one_line_of_any_module_changes_then_so_does_every_fingerprint_that
             assert not differ & {"local", "dense", "lego"}, f"{module} changed, and runs are trained again"
     for file, expected in {
             "lib/patterns/local.py": "local lego", "lib/patterns/dense.py": "dense",
-            "lib/patterns/strided.py": "perplexity", "suite/tasks/lego.py": "lego",
+            "lib/patterns/strided.py": "perplexity", "suite/tasks/chains.py": "lego",
             "suite/evals/task.py": "task gradient_flow", "lib/files.py": "", "suite/run/engine.py": "",
             "suite/report/__init__.py": ""}.items():
         assert changed(tree / file, before) == set(expected.split()), file

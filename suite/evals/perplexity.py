@@ -33,8 +33,6 @@ class Perplexity(Evaluator):
         super().__post_init__()
         require(self.tokens >= max(self.lengths, default=1), "tokens", self.tokens,
                 f"at least one window of {self.lengths}")
-        require(bool(self.variant) == (self.rope != "vanilla" or self.pattern is not None), "variant", self.variant,
-                "a name where rope or pattern is another, and only there")
 
     def measure(self, model, run, corpus, device):
         how = {"pattern": None, "rope": self.rope, "trained_length": run.train.length}
