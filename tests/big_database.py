@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
-from suite.evals.base import EvalResult, Metric
+from suite.evals import EvalResult, Metric
 from suite.experiments.base import Job
 from suite.run.database import Database, Facts, now
 from suite.settings.machine import machine

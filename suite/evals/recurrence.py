@@ -49,7 +49,8 @@ class Recurrence(Evaluator):
                 sums = self.by_bin(at, nll * kept)
                 counts = self.by_bin(at, kept.astype(float)).astype(np.int64)
                 arrays |= {f"{kind}.{domain}": sums, f"{kind}_count.{domain}": counts}
-                for first, total, count in zip((*self.edges, length), sums.sum(axis=0), counts.sum(axis=0), strict=True):
+                by_bin = (*self.edges, length), sums.sum(axis=0), counts.sum(axis=0)
+                for first, total, count in zip(*by_bin, strict=True):
                     where = {"split": domain, "length": length, "position": first}
                     metrics.append(Metric(f"{kind}_count", float(count), **where))
                     if count:

@@ -24,10 +24,12 @@ class LearnedAlpha(base.Experiment):
             of_alpha.append(Evaluation.of("alpha_landscape", tokens=parameters.landscape))
         learned = [recipe.described(STARTS[start], W, theta_lr=theta_lr)
                    for theta_lr in parameters.theta_lr for start in parameters.starts]
-        others = [recipe.described(model, W) for model in parameters.fixed] + recipe.controls(recipe.scaled(RAMP, W), W)
+        others = [*(recipe.described(model, W) for model in parameters.fixed),
+                  *recipe.controls(recipe.scaled(RAMP, W), W)]
         jobs = recipe.jobs([DENSE], *measure)
         for seed in parameters.seeds:
-            jobs += recipe.jobs(learned, *measure, *of_alpha, seeds=[seed]) + recipe.jobs(others, *measure, seeds=[seed])
+            jobs += recipe.jobs(learned, *measure, *of_alpha, seeds=[seed])
+            jobs += recipe.jobs(others, *measure, seeds=[seed])
         return ordered(jobs + probe_jobs(parameters, recipe))
 
 

@@ -27,7 +27,7 @@ class PowerLawSigma(base.Experiment):
             labels = {"role": "model", "budget": budget}
             models += [(power_law(sigma, budget, radius), labels | {"series": "Power law", "sigma": float(sigma)})
                        for sigma in parameters.sigmas]
-            for sigma in map(float, parameters.draws_sigmas):       # the document's own rule, with the pairs of `budget`
+            for sigma in map(float, parameters.draws_sigmas):      # the document's own rule, at the same pairs
                 draws = draws_for(sigma, budget, radius, recipe.length)
                 models.append((PatternSpec.of("power_law", mode="draws", sigma=sigma, window=radius, draws=draws),
                                labels | {"series": "Power law, draws", "sigma": sigma, "draws": draws}))

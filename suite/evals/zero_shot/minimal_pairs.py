@@ -64,7 +64,7 @@ def offline(count: int) -> list[Item]:
     for (subset, make), share in zip(TEMPLATES.items(), shares(count, len(TEMPLATES)), strict=True):
         pairs = make()
         require(share <= len(pairs), "count", count, f"at most {len(TEMPLATES) * len(pairs)} offline pairs")
-        sentences = stream(subset).permutation(len(pairs) // 2)[:(share + 1) // 2]      # each stands there in both forms
+        sentences = stream(subset).permutation(len(pairs) // 2)[:(share + 1) // 2]     # each stands there in both forms
         items += [as_item(pairs[2 * at + n], subset) for at in sentences for n in (0, 1)][:share]
     return items
 

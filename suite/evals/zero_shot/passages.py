@@ -80,7 +80,8 @@ def said(passage: str, word: str) -> Item:
 def lambada(folder: Path, count: int) -> list[Item]:
     """The first `count` passages of LAMBADA's JSON-lines files (field `text`) in order of their names."""
     texts = ((LAST_OF_TEXT.search(text), text) for _, text in rows(folder, "text"))
-    items = (said(text[:match.start()], match[1]) for match, text in texts if match and WORD.search(text[:match.start()]))
+    items = (said(text[:match.start()], match[1])
+             for match, text in texts if match and WORD.search(text[:match.start()]))
     return list(itertools.islice(items, count))
 
 
