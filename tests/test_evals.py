@@ -108,7 +108,8 @@ def test_when_the_real_model_is_evaluated_then_its_loss_is_that_of_its_logits_in
 # Tasks
 
 def marked_run(**more):
-    return run_of(length=64, vocab=20, data=DataConfig.of("marked_copy", distances=(5, 11), marks=8, symbols=18), **more)
+    data = DataConfig.of("marked_copy", distances=(5, 11), marks=8, symbols=18)
+    return run_of(length=64, vocab=20, data=data, **more)
 
 
 def test_when_a_model_knows_one_distance_then_accuracy_says_so_by_distance():
