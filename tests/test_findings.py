@@ -1,92 +1,68 @@
-"""What notebooks say: intervals against closed forms, and sentences whose direction turns when the numbers turn."""
+"""Losses, and the tables of notebooks 1 and 3 to 6 with the published numbers, against numbers that a test chose."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
-from made_up_results import WINDOWS, one, results
+from made_up_results import WINDOWS, MadeUpDatabase, one, results
 from plans import planned
-from scipy import stats
 
+from lib import paths as where
 from lib.config import RunConfig
 from lib.errors import SuiteError
 from lib.patterns import build
 from suite.claims.measures import patterns as exact
+from suite.experiments.base import Job
+from suite.experiments.power_law_sigma import draws_for
 from suite.notebook import Notebook
 from suite.plan.cost import training_flops
-from suite.study import tables
-from suite.study.conclusions import correlation, listing
-from suite.study.findings import extrapolation, window_sweep
+from suite.study.comparisons import task_table
+from suite.study.findings import capacity_battery, christoffel, extrapolation, power_law_sigma, window_sweep
 from suite.study.frames import NotTested, Study
-from suite.study.stats import (mean_interval, paired_difference,
-                               sample_std, wilson)
 
-# Intervals
-
-def test_when_windows_vary_then_the_interval_is_that_of_their_mean():
-    sample = np.random.default_rng(1).normal(0.3, 0.2, 400)
-    found = mean_interval([sample])
-    half = 1.96 * sample.std(ddof=1) / math.sqrt(400)
-    assert found.estimate == pytest.approx(sample.mean()) and found.count == 400
-    assert found.low == pytest.approx(sample.mean() - half, abs=0.1 * half)
-    assert found.high == pytest.approx(sample.mean() + half, abs=0.1 * half)
-    assert mean_interval([sample]) == found
+SWEEP, RAMP, FIXED = "01_window_sweep", "Fibonacci, linear ramp", "Fibonacci, fixed"
 
 
-def test_when_domains_differ_in_size_then_each_counts_alike():
-    assert mean_interval([np.array([1.0, 1.0]), np.array([3.0] * 50)]).estimate == 2.0
+def published_csv(name: str, rows: str) -> pd.DataFrame:
+    return pd.read_csv(where.PUBLISHED / f"{name}.csv").query(rows)
 
 
-def test_when_pairs_share_their_noise_then_the_interval_is_narrow():
-    noise = np.random.default_rng(0).normal(0, 5, 100)
-    paired = paired_difference([noise + 0.1], [noise])
-    assert paired.low == pytest.approx(0.1) and paired.high == pytest.approx(0.1)
-    with pytest.raises(SuiteError, match="same windows"):
-        paired_difference([noise], [noise[:-1]])
-    with pytest.raises(SuiteError, match="at least two"):
-        mean_interval([np.array([1.0])])
+# Models, plan and losses
+
+def test_when_several_windows_are_trained_then_names_tell_them_apart():
+    run = planned(SWEEP)[0].run
+    labels = [("A", 6, {}), ("A", 8, {}), ("B", 6, {"depth": 2}), ("C", None, {})]
+    study = Study([Job.of(run, series=series, window=window, **more) for series, window, more in labels], None)
+    assert [model.name for model in study.models] == ["A, W=6", "A, W=8", "B, depth 2", "C"]
 
 
-@pytest.mark.parametrize("successes, trials", [(0, 10), (3, 10), (50, 100), (100, 100)])
-def test_when_a_proportion_is_estimated_then_the_interval_is_wilsons(successes, trials):
-    z, p = stats.norm.ppf(0.975), successes / trials
-    middle = (p + z * z / 2 / trials) / (1 + z * z / trials)
-    half = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / 4 / trials**2)
-    found = wilson(successes, trials)
-    assert (found.low, found.high) == (pytest.approx(middle - half, abs=1e-12), pytest.approx(middle + half, abs=1e-12))
-    with pytest.raises(SuiteError):
-        wilson(trials + 1, trials)
+def test_when_the_plan_is_shown_then_its_controls_have_their_pairs_and_one_that_is_off_is_refused(monkeypatch, capsys):
+    study = results(SWEEP, lambda series, length, variant: 3.0)
+    nb = SimpleNamespace(study=study, note=print)
+    assert "Local window, equal edges" in Notebook.plan(nb).to_html() and "within 0." in capsys.readouterr().out
+    monkeypatch.setattr(Study, "plan", study.plan.assign(**{"equal to": study.plan["equal to"] * 1.05}))
+    with pytest.raises(SuiteError, match="off the attended pairs"):
+        Notebook.plan(nb)
 
-
-def test_when_a_spread_over_seeds_is_taken_then_it_is_the_samples():
-    assert sample_std([1.0, 2.0, 3.0]) == 1.0
-
-
-# Sentences
-
-def test_when_names_are_listed_then_they_read_as_english():
-    words = ["none", "a", "a and b", "a, b and c"]
-    assert [listing(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == words
-    for sign, word in ((-1, "falls"), (1, "rises")):
-        assert f"The loss {word} with x" in correlation(range(10), sign * np.arange(10.0), "x", "The loss")
-    assert "no monotone relation" in correlation(range(10), [0, 9, 1, 8, 2, 7, 3, 6, 4, 5], "x", "The loss")
-    assert "too few different models (2)" in correlation([1, 2], [1, 2], "x", "The loss")
-
-
-# Losses
 
 def test_when_a_loss_is_read_then_it_is_what_the_windows_say_and_positions_select_bins():
-    study = results("01_window_sweep", lambda series, length, variant: 3.0, noise=0.0)
+    study = results(SWEEP, lambda series, length, variant: 3.0, noise=0.0)
     windows = study.windows("Dense")
     assert len(windows) == 2 and all(np.allclose(domain, 3.0) and domain.shape == (1, WINDOWS) for domain in windows)
     assert np.allclose(study.windows("Dense", positions=(8, 32))[0], 3.0)
-    with pytest.raises(SuiteError, match="edges"):
-        study.windows("Dense", positions=(8, 33))
-    with pytest.raises(SuiteError, match="'Dense'"):
-        study.windows("Dens")
+    assert study.losses()["Dense"] == pytest.approx(3)
+    assert study.summary().loc["Dense", "mean"] == pytest.approx(math.e**3)
+    for wrong, words in ((lambda: study.windows("Dense", positions=(8, 33)), "edges"),
+                         (lambda: study["Dens"], "'Dense'"), (lambda: study.rows("nll", length=999), "no nll")):
+        with pytest.raises(SuiteError, match=words):
+            wrong()
+    with pytest.raises(NotTested, match="Power law"):
+        study.find("Power law")
 
 
 def test_when_lengths_are_compared_then_the_same_tokens_are():
@@ -95,17 +71,6 @@ def test_when_lengths_are_compared_then_the_same_tokens_are():
     assert grew.estimate == pytest.approx(0.5) and grew.high - grew.low < 1e-9      # the windows' noise cancels
     with pytest.raises(SuiteError, match="multiple"):
         study.growth("Dense", 100)
-
-
-# Notebooks 1 and 3
-
-def test_when_ours_is_beside_the_published_then_it_is_in_per_cent_of_fixed_rungs():
-    study = results("01_window_sweep", one("Fibonacci, fixed", 2.9))
-    table = window_sweep.beside_published(study, 4)
-    assert table.loc["Fibonacci, linear ramp", "ours, %"] == pytest.approx(100 * math.expm1(0.1))
-    assert table.loc["Fibonacci, fixed"].isna().sum() == 4 and table.loc["Fibonacci, fixed", "published, %"] == 0
-    gain = study.by_position("Fibonacci, linear ramp", "Fibonacci, fixed")
-    assert list(gain.index) == [0, 8, 16, 32] and np.allclose(gain["estimate"], 0.1)
 
 
 def test_when_operations_are_counted_then_they_are_those_of_the_matrices_and_pairs():
@@ -117,42 +82,155 @@ def test_when_operations_are_counted_then_they_are_those_of_the_matrices_and_pai
     assert one_pair == pytest.approx(3 * 4 * 8 * 64 * run.train.steps * run.train.batch)
 
 
+# Notebook 1
+
+def test_when_ours_is_beside_the_published_then_it_is_in_per_cent_of_fixed_rungs():
+    study = results(SWEEP, one(FIXED, 2.9))
+    table = window_sweep.beside_published(study, 4)
+    assert table.loc[RAMP, "ours, %"] == pytest.approx(100 * math.expm1(0.1))
+    assert table.loc[FIXED].isna().sum() == 4 and table.loc[FIXED, "published, %"] == 0
+    gain = study.by_position(study[RAMP], study[FIXED])
+    assert list(gain.index) == [0, 8, 16, 32] and np.allclose(gain["estimate"], 0.1)
+
+
+def test_when_curves_are_beside_the_published_then_both_are_against_fixed_rungs_on_tokens():
+    study = results(SWEEP, one(RAMP, 2.9))
+    theirs, ours = window_sweep.relative_curves(study, 4).values()
+    a_step = study[FIXED].run.train.batch * 64
+    assert list(ours.index) == [10 * a_step, 20 * a_step] and ours[RAMP].tolist() == pytest.approx([math.exp(-0.1)] * 2)
+    assert theirs.index[0] == 500 * 32768 and theirs.index[-1] == 13000 * 32768
+    own = published_csv("training_curves", "base == 'fibonacci' and window == 8 and seed == 42 and step == 13000")
+    ends = own.groupby("schedule")["perplexity"].apply(lambda values: float(np.exp(np.log(values).mean())))
+    assert theirs[RAMP].iloc[-1] == pytest.approx(ends["staggered"] / ends["fixed"])
+
+
+def test_when_seeds_differ_then_the_spread_is_the_samples_in_per_cent():
+    jobs = planned(SWEEP, seeds=(1, 2, 3))
+    study = Study(jobs, MadeUpDatabase(lambda job, length, variant: 3.0 + 0.01 * job.run.train.seed))
+    table = window_sweep.seed_spread(study)
+    assert table.loc["Dense", "ours, %"] == pytest.approx(1.0) and table["published, %"].notna().sum() >= 3
+
+
+def test_when_a_pattern_has_no_offsets_then_the_stack_is_counted_from_its_edges():
+    patterns = {"local": build("local", window=3, layers=2), "power": build("power_law", window=2, budget=6, layers=2)}
+    table = window_sweep.stack_table(patterns, 16)
+    assert table.loc["local"].tolist() == [4, 4, 7] and table.loc["power", "stack"] > 6
+
+
+# Notebook 3
+
+def test_when_a_model_keeps_or_loses_its_perplexity_then_it_is_beside_the_published_change():
+    theirs = published_csv("length_extrapolation", "base == 'dense'")
+    mean = {length: float(np.exp(np.log(own).mean())) for length, own in theirs.groupby("eval_length")["perplexity"]}
+    for rises in ("Dense", RAMP):
+        study = results("03_extrapolation", lambda name, length, _, rises=rises: 3 + (length > 64) * (name == rises))
+        dense = extrapolation.beside_published(study, (1, 2, 4), 4).loc[("Dense", 4)]
+        assert dense["published, %"] == pytest.approx(100 * (mean[4096] / mean[1024] - 1))
+        assert dense["ours, %"] == pytest.approx(100 * math.expm1(rises == "Dense"), abs=1e-6)
+        theirs_by_length, ours = extrapolation.relative(study, {"Dense": (study["Dense"], "")}).values()
+        assert theirs_by_length.loc[1.0, "Dense"] == ours.loc[1.0, "Dense"] == 1
+
+
+def test_when_a_change_at_evaluation_helps_or_hurts_then_the_tables_of_variants_show_it():
+    changed = {"rope=ntk": 0.1, extrapolation.FROZEN: 0.6}
+    study = results("03_extrapolation", lambda series, length, variant: 3.0 + (length > 64) * changed.get(variant, 0.5))
+    helped = extrapolation.variants(study, "Dense")
+    assert len(helped) == 6 and all(model == study["Dense"] for model, _ in helped.values())
+    growth = extrapolation.growth_table(study, helped, 256)
+    assert growth["estimate"].to_dict() == pytest.approx({**dict.fromkeys(helped, 0.5), "Dense, rope=ntk": 0.1})
+    curves = extrapolation.curves(study, helped).loc[256]
+    assert curves["Dense"] / curves["Dense, rope=ntk"] == pytest.approx(math.exp(0.4))
+    frozen = extrapolation.frozen_against_rebuilt(study, 256)
+    assert set(frozen.index) == {RAMP, "Powers of two, linear ramp"}
+    assert frozen["estimate"].to_numpy() == pytest.approx([0.1, 0.1])
+    context = extrapolation.context_table(study, helped, study["Local window, equal edges"], 256)
+    assert context["estimate"].abs().max() < 1e-9                      # a loss that does not change with the position
+
+
 def test_when_the_papers_sizes_are_computed_then_the_audits_numbers_follow():
-    assert exact.reach_difference() == 512 - 987    # row 1
-    assert exact.distances_of_the_stack(window=8) == 133    # row 12
-    assert exact.depths_without_coprime() == 4    # row 25: 2, 3, 4 and 6
     grows = {schedule: exact.paper_pattern(schedule=schedule) for schedule in ("linear", "fixed")}
     table = extrapolation.rungs_added(grows | {"pow2": exact.paper_pattern("pow2", "linear")}, 1024, 4096)
     assert table["layers with untrained distances"].to_dict() == {"linear": 7, "fixed": 0, "pow2": 16}    # row 2
     assert table["untrained distances"].drop("pow2").to_dict() == {"linear": "1086 to 1480", "fixed": "none"}
 
 
-def test_when_the_plan_is_shown_then_its_controls_have_their_pairs_and_one_that_is_off_is_refused(monkeypatch, capsys):
-    study = results("01_window_sweep", lambda series, length, variant: 3.0)
-    nb = SimpleNamespace(study=study, note=print)
-    assert "Local window, equal edges" in Notebook.plan(nb).to_html() and "within 0." in capsys.readouterr().out
-    monkeypatch.setattr(Study, "plan", study.plan.assign(**{"equal to": study.plan["equal to"] * 1.05}))
-    with pytest.raises(SuiteError, match="off the attended pairs"):
-        Notebook.plan(nb)
+# Notebook 4
+
+def test_when_draws_are_counted_out_for_a_budget_then_the_drawn_graphs_have_its_pairs():
+    for sigma, budget, radius, length in ((0.85, 32, 8, 256), (0.5, 16, 8, 200), (1.2, 20, 4, 128)):
+        m, wanted = draws_for(sigma, budget, radius, length), np.minimum(budget, np.arange(length) + 1).sum()
+        fewer, pattern, more = (build("power_law", mode="draws", sigma=sigma, draws=n, window=radius)
+                                for n in (m - 1, m, m + 1))
+        drawn, expected = (replace(pattern, layers=8).pairs(length) / 8, pattern.expected_pairs(length))
+        assert drawn == pytest.approx(wanted, rel=0.01) and drawn == pytest.approx(expected, rel=0.01)
+        assert fewer.expected_pairs(length) < wanted or more.expected_pairs(length) > wanted
 
 
-def test_when_several_windows_are_trained_then_names_tell_them_apart():
-    described = [("A", 6, ""), ("A", 8, ""), ("B", 6, "x"), ("C", -1, "")]
-    assert tables.unique_names(described) == ["A, W=6", "A, W=8", "B, x", "C"]
+def test_when_draws_differ_from_budgets_then_the_tables_of_sigma_say_so_by_typed_labels():
+    study = results("04_power_law_sigma", one("Power law, draws", 2.9))
+    modes = power_law_sigma.modes_table(study)
+    assert list(modes["draws"]) == [draws_for(0.85, 12, 4, 64)] and modes["estimate"].iloc[0] == pytest.approx(-0.1)
+    table = power_law_sigma.by_sigma(study)
+    assert list(table) == ["Power law, B=12", "Power law, draws, B=12"] and table.iloc[:, 1].count() == 1
+    assert set(power_law_sigma.levels(study)) == {"Dense", "Local window, equal edges, B=12"}
+    shares = power_law_sigma.shares_of_dense(study)
+    assert (shares["pairs, %"] < 50).all() and (shares["operations, %"] > shares["pairs, %"]).all()
+    curves = power_law_sigma.curves_over(study, lambda model: model.pairs)
+    assert curves["Dense"].dropna().index[0] == 10 * study["Dense"].pairs
+    flow = power_law_sigma.flow_table(study)
+    assert set(flow["far influence, %"]) == {20.0} and flow.loc["Dense", "loss, nats"] == pytest.approx(3, abs=0.1)
 
 
-def test_when_a_table_lacks_what_is_asked_then_the_error_says_what_there_is():
-    study = results("01_window_sweep", lambda series, length, variant: 3.0)
-    runs = study.table
-    with pytest.raises(SuiteError, match="'perplexity'"):
-        tables.select(runs, "perplexty")
-    with pytest.raises(SuiteError, match="no nll"):
-        tables.select(runs, "nll", length=999)
-    with pytest.raises(NotTested, match="Power law"):
-        study.find("Power law")
+def test_when_the_law_is_sampled_then_counts_follow_it_and_half_the_documents_edges_see_the_future():
+    pattern = build("power_law", mode="draws", sigma=0.8, draws=64, window=0, reach=256)
+    once = 1 - (1 - power_law_sigma.law(0.8, 0, 256)) ** 64
+    expected = 256 * np.histogram(np.arange(1, 257), power_law_sigma.octaves(256), weights=once)[0]
+    counted = power_law_sigma.distance_counts(pattern, 512)
+    assert np.all(np.abs(counted - expected) < 5 * np.sqrt(expected) + 1) and counted.sum() > 1000
+    assert power_law_sigma.future_share() == pytest.approx(0.5, abs=0.01)    # row 21
+    assert power_law_sigma.realised((0.8,)).loc[0.8, "new neighbours"] == pytest.approx(5, abs=0.3)    # row 20
 
 
-def test_when_a_pattern_has_no_offsets_then_the_stack_is_counted_from_its_edges():
-    patterns = {"local": build("local", window=3, layers=2), "power": build("power_law", window=2, budget=6, layers=2)}
-    table = window_sweep.stack_table(patterns, 16)
-    assert table.loc["local", ["stack", "sums of two"]].tolist() == [4, 7] and table.loc["power", "stack"] > 6
+# Notebook 5
+
+def test_when_words_are_looked_at_then_the_audits_facts_follow():
+    table = christoffel.residue_table({"64/512": (64, 512), "63/512": (63, 512)})
+    assert table["gaps"].to_dict() == {"64/512": "8", "63/512": "8, 9"}    # row 22
+    assert table["residues mod 8"].to_dict() == {"64/512": 1, "63/512": 8}
+    reach = (100 * christoffel.document_reach().iloc[-1]).round()
+    assert reach.iloc[:4].tolist() == [31, 41, 45, 85]    # row 24: 64/512, 63/512, 61/512, and 55/512 with W = 8
+    assert reach["Random offsets, 64 of 512"] >= 96
+
+
+def test_when_tasks_are_trained_with_and_without_a_window_then_each_is_a_row_of_its_own():
+    jobs = planned("05_christoffel", task_windows=(0, 4), task_masks=("dense", "words", "local"))
+    study = Study(jobs, MadeUpDatabase(lambda *_: 3.0, accuracy=lambda job: 0.25 + (job.labels.window or 0) / 10))
+    table = task_table(study)
+    assert set(table["group"]) == {"copying"} and len(table) == 7 and table.loc["Christoffel 8/64", "chance"] == 0.1
+    assert {"Dense", "Christoffel 7/64", "Christoffel 7/64, W=4", "Local window, equal edges, W=4"} <= set(table.index)
+    assert table.loc["Christoffel 8/64, W=4", "estimate"] == pytest.approx(0.65, abs=0.1)
+    assert list(study.means("layer", "gradient_norm").index) == [0, 1, 2, 3, 4]
+    assert all(name.startswith("W = ") for name in christoffel.by_window(study, (0,)))
+    assert list(christoffel.cost_table(study)) == ["score memory, dense / mask", "keys a query"]
+
+
+# Notebook 6
+
+def test_when_one_model_answers_better_then_battery_context_and_ladder_show_it_beside_the_published_sign():
+    jobs = planned("06_capacity_battery", models=("fibonacci/fixed", "fibonacci/linear"), widths=(16,))
+    accuracy = lambda job: 0.9 if job.labels.series == RAMP else 0.5                           # noqa: E731
+    study = Study(jobs, MadeUpDatabase(lambda *_: 3.0, accuracy))
+    table = capacity_battery.battery_table(study)
+    ramp = table.loc[RAMP]
+    assert set(table["group"]) == {"lambada", "blimp"} and (ramp["low"] > 0.5).all() and (ramp["chance"] == 0.25).all()
+    assert capacity_battery.in_context(study).index[0].startswith(RAMP)
+    sized = table.assign(parameters=np.where(table.index.str.contains("d_model 16"), 500, 1000))
+    assert set(capacity_battery.ladder(sized).index.get_level_values("series")) == {"Dense", RAMP}
+    assert capacity_battery.ladder(table).empty                                 # one size: no ladder
+    theirs = published_csv("battery", "task == 'blimp' and metric == 'accuracy' and window == 12")
+    mean = theirs[theirs["base"] == "fibonacci"].groupby("schedule")["value"].mean()
+    beside = capacity_battery.ramp_against_fixed(study)
+    assert beside.loc["blimp", "published"] == pytest.approx(mean["staggered"] - mean["fixed"])
+    assert (beside["low"] > 0).all() and set(beside.index) == {"blimp", "lambada"}
+    distances = capacity_battery.by_distance(study)
+    assert {"Dense", RAMP} <= set(distances.index) and set(distances["bin"]) == {8}

@@ -103,8 +103,6 @@ def test_when_the_graph_is_known_then_so_is_its_spectral_gap():
     path = build("local", window=1)
     assert graph.spectral_gap(path, 0, n) == pytest.approx(1 - math.cos(math.pi / (n - 1)))
     assert graph.spectral_gap(build("local", window=0), 0, n) == 0.0
-    with pytest.raises(SuiteError, match="length = 1"):
-        graph.spectral_gap(path, 0, 1)
 
 
 @pytest.mark.parametrize("pattern",
@@ -130,21 +128,14 @@ def test_when_the_text_is_long_then_the_sparse_solver_finds_the_same_gap(monkeyp
 def test_when_a_word_is_christoffel_then_prefixes_and_stretches_are_balanced(m, k):
     m = min(m, k)
     word = carry_word(m, k)
-    assert sum(word) == m and graph.prefix_discrepancy(word, Fraction(m, k)) < 1 and graph.imbalance(word) <= 1
+    assert sum(word) == m and graph.prefix_discrepancy(word, Fraction(m, k)) < 1
 
 
 def test_when_a_word_is_not_balanced_then_it_shows():
-    assert graph.imbalance([1, 1, 0, 0]) == 2 and graph.prefix_discrepancy([1, 1, 0, 0], Fraction(1, 2)) == 1
-    assert graph.imbalance([1, 0, 1, 0]) == 1 and graph.imbalance([1, 1, 1]) == 0
+    assert graph.prefix_discrepancy([1, 1, 0, 0], Fraction(1, 2)) == 1
     assert graph.prefix_discrepancy(carry_word(3, 8), Fraction(3, 8)) == Fraction(7, 8)
 
 
-def test_when_input_is_wrong_then_the_error_names_it():
-    with pytest.raises(SuiteError, match="limit = 0"):
-        graph.reachable_distances([[0]], 0)
+def test_when_a_distance_lies_in_the_future_then_sums_are_refused():
     with pytest.raises(SuiteError, match="steps = -1"):
         graph.reachable_distances([[-1]], 5)
-    with pytest.raises(SuiteError, match="depth = 0"):
-        graph.reach_by_depth(PAPER, 10, 0)
-    with pytest.raises(SuiteError, match="modulus = 0"):
-        graph.residues([1], 0)

@@ -113,7 +113,8 @@ def test_when_numbers_are_large_then_they_are_short():
 def test_when_intervals_are_rows_then_they_end_at_their_bounds_and_every_panel_has_the_rows_of_the_first():
     table = ranges(Dense=0.1, Christoffel=0.4)
     panels = pd.concat([table.assign(group="a"), table.iloc[::-1].assign(group="b")])
-    fig = plots.intervals(panels, x="accuracy", chance={"a": 0.1, "b": 0.2})
+    panels["chance"] = panels["group"].map({"a": 0.1, "b": 0.2})
+    fig = plots.intervals(panels, x="accuracy")
     # the first is on top
     assert [text.get_text() for text in fig.axes[0].get_yticklabels()] == ["Christoffel", "Dense"]
     for axes, level in zip(fig.axes, (0.1, 0.2), strict=True):
@@ -134,9 +135,8 @@ def test_when_one_difference_is_far_beyond_the_others_then_it_is_written_at_the_
 
 def test_when_intervals_are_lines_then_bins_stay_in_order_and_each_panel_has_its_own():
     table = ranges(**{"0-12": 0.1, "13-24": -0.1, "first time": 0.0})
-    fig = plots.intervals({"all": {"Dense": table, "Power law": table}, "copy": {"Dense": table.iloc[:2]}}, x="d",
-                          y="nats",
-                          places={"one window": 0.5}, zero=True)
+    fig = plots.interval_lines({"all": {"Dense": table, "Power law": table}, "copy": {"Dense": table.iloc[:2]}}, x="d",
+                               y="nats", places={"one window": 0.5}, zero=True)
     ticks = [[label.get_text() for label in axes.get_xticklabels()] for axes in fig.axes]
     assert ticks == [["0-12", "13-24", "first time"], ["0-12", "13-24"]] and entries(fig) == ["Dense", "Power law"]
     assert all(texts(axes) == ["one window"] for axes in fig.axes)
@@ -146,7 +146,7 @@ def test_when_intervals_are_lines_then_bins_stay_in_order_and_each_panel_has_its
 
 def test_when_lines_run_over_numbers_then_the_ticks_are_the_numbers_of_all():
     late, early = (ranges(a=1.0, b=0.9).set_index(pd.Index(at)) for at in ([24, 96], [6, 24]))
-    fig = plots.intervals({"Dense": late, "Power law": early}, x="d", y="accuracy", chance=0.03)
+    fig = plots.interval_lines({"Dense": late, "Power law": early}, x="d", y="accuracy", chance=0.03)
     assert [label.get_text() for label in fig.axes[0].get_xticklabels()] == ["6", "24", "96"]
     assert sorted(entries(fig)) == ["Dense", "Power law", "chance"]
 

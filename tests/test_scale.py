@@ -22,7 +22,7 @@ from suite.report import summary
 from suite.run import browse as runs
 from suite.run import database as module
 from suite.run.database import Database
-from suite.study import frames, tables
+from suite.study import frames
 
 RUNS, ROWS = 120, 40
 
@@ -185,18 +185,6 @@ def test_when_a_table_is_read_in_parts_then_the_page_gets_every_perplexity_and_a
             summary.read_tables(tmp_path, [damaged])
     (tmp_path / "04.csv").write_text((tmp_path / "01_window_sweep.csv").read_text().splitlines()[0] + "\n")
     assert len(summary.read_tables(tmp_path, ["04"])) == 0
-
-
-def test_when_a_table_has_many_rows_then_names_are_made_once_a_model(monkeypatch):
-    rows = [("Ramp", 6.0, None), ("Dense", None, None), ("Ramp", 8.0, "sigma=1"), ("Local", 4.0, None),
-            ("Dense", None, "ALiBi")]
-    order = np.random.default_rng(0).integers(0, len(rows), 500)
-    table = pd.DataFrame([rows[at] for at in order], columns=["series", "window", "setting"])
-    table.index = table.index[::-1]                                # not in order, as after a selection
-    described, made = [], tables.unique_names
-    monkeypatch.setattr(tables, "unique_names", lambda found: described.append(len(found)) or made(found))
-    names = ["Ramp, W=6", "Dense", "Ramp, W=8, sigma=1", "Local", "Dense, ALiBi"]
-    assert tables.named(table)["name"].tolist() == [names[at] for at in order] and described == [5]
 
 
 def test_when_runs_are_many_then_those_in_use_are_kept_and_not_all(filled, monkeypatch):

@@ -1,4 +1,4 @@
-"""Numbers published with the Fibonacci paper (arxiv.org/abs/2606.28560, experiment database), and ours beside them.
+"""Numbers published with the Fibonacci paper (arxiv.org/abs/2606.28560, experiment database), to stand beside ours.
 
 They were measured at 426 M training tokens of other text with another tokeniser and a model of 61 M parameters:
 the order and the size of differences can be compared with ours, the perplexities themselves cannot.
@@ -6,70 +6,45 @@ the order and the size of differences can be compared with ours, the perplexitie
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+import numpy as np
 import pandas as pd
 
 from lib import paths
-from lib.errors import one_of
-from suite.experiments.common import BASES, SCHEDULES
+from suite.experiments.common import title
 
-FILES = ("battery", "cost", "length_extrapolation", "perplexity", "position_loss", "retrieval_probe", "training_curves")
 REMARK = ("Published: 61 M parameters, 426 M tokens of web text, T = 1024, another tokeniser. "
           "Compare differences and directions, not perplexities.")
-# What the paper's database calls a schedule, and what the suite does.
-_SCHEDULES = {"staggered": "linear", "fixed": "fixed", "learned": "learned", "coprime": "coprime", "dense": "dense"}
-
-
-@lru_cache(maxsize=None)
-def _read(name: str) -> pd.DataFrame:
-    return pd.read_csv(paths.PUBLISHED / f"{one_of(name, FILES, 'published table')}.csv")
 
 
 def read(name: str) -> pd.DataFrame:
-    """A published table, with the suite's names of schedules and a `series` column where rows are models."""
-    table = _read(name).copy()
+    """A published table; where rows are models, with the suite's names of schedules and of the model (`series`), and
+    where they are perplexities with their logarithm (`nll`)."""
+    table = pd.read_csv(paths.PUBLISHED / f"{name}.csv")
     if "schedule" in table:
-        table["schedule"] = table["schedule"].map(_SCHEDULES)
-        table["series"] = list(map(series, table["base"], table["schedule"]))
-    return table
+        table["schedule"] = table["schedule"].replace("staggered", "linear")
+        table["series"] = ["Dense" if base == "dense" else title(f"{base}/{schedule}")
+                           for base, schedule in zip(table["base"], table["schedule"], strict=True)]
+    return table.assign(nll=np.log(table["perplexity"])) if "perplexity" in table else table
 
 
-def series(base: str, schedule: str) -> str:
-    """The name that the suite's figures give to a published model."""
-    return "Dense" if base == "dense" else f"{BASES[base]}, {SCHEDULES[schedule]}"
+def window(ours: int) -> int:
+    """The published window that is put beside ours: the same where the paper has it, else 8."""
+    return ours if ours in (6, 8, 10, 12) else 8
 
 
-def perplexities(window: int | None = None, seed: int = 42) -> pd.DataFrame:
-    """Published perplexity: one row a (series, window), one column a dataset."""
-    table = read("perplexity")
-    table = table[table["seed"] == seed]
-    if window is not None:
-        table = table[table["window"] == window]
-    return table.pivot_table(index=["series", "window"], columns="dataset", values="perplexity")
-
-
-def degradation(dataset: str = "fineweb_edu") -> pd.DataFrame:
-    """Published perplexity by length, and its change from the training length, in per cent, at the longest."""
-    table = read("length_extrapolation").query("dataset == @dataset")
-    wide = table.assign(window=table["window"].fillna(-1)).pivot_table(
-        index=["series", "window"], columns="eval_length", values="perplexity")
-    wide["change, %"] = 100 * (wide[wide.columns[-1]] / wide[wide.columns[0]] - 1)
-    return wide
-
-
-def relative_to(table: pd.Series, reference: object) -> pd.Series:
-    """Each value against that of `reference`, in per cent: what can be compared across corpora."""
-    return 100 * (table / table.loc[reference] - 1)
+def ramp_gain(name: str, index: str) -> pd.DataFrame:
+    """Gain of the ramp over fixed rungs at W = 8, nats a token: rows are values of the column `index`, columns
+    datasets."""
+    table = read(name).query("window == 8 and seed == 42 and base == 'fibonacci'")
+    losses = table.pivot_table(index=index, columns=["schedule", "dataset"], values="nll")
+    return losses["fixed"] - losses["linear"]
 
 
 def spread_over_seeds() -> pd.DataFrame:
     """Published W = 12 replicates: mean over seeds, and both formulas of the standard deviation (audit row 18)."""
-    table = read("perplexity").query("window == 12")
-    replicated = table.groupby(["series", "dataset"]).filter(lambda g: g["seed"].nunique() > 1)
-    found = replicated.groupby(["series", "dataset"])["perplexity"].agg(
+    found = read("perplexity").query("window == 12").groupby(["series", "dataset"])["perplexity"].agg(
         seeds="count", mean="mean", population_std=lambda v: v.std(ddof=0), sample_std=lambda v: v.std(ddof=1))
-    return found.reset_index()
+    return found[found["seeds"] > 1].reset_index()
 
 
 def learned_cost() -> float:
@@ -87,6 +62,4 @@ def dense_inference() -> float:
 
 def marked_cells() -> pd.DataFrame:
     """Each cell of the published two-distance probe: mechanism, depth, start, seed, distance, accuracy, alphas."""
-    table = read("retrieval_probe").query("experiment == 'marked' and kind == 'target'")
-    columns = ["mechanism", "depth", "staggered_init", "seed", "distance", "accuracy", "alphas"]
-    return table[columns].reset_index(drop=True)
+    return read("retrieval_probe").query("experiment == 'marked' and kind == 'target'").reset_index(drop=True)

@@ -1,8 +1,9 @@
 """Figures of results, in one style. A family of patterns keeps its colour everywhere, and colours suit colour-blind
 readers.
 
-`lines` draws values over a number, `intervals` everything that has an interval, the others one kind of table each.
-Every function returns a matplotlib `Figure` that pyplot does not know, so that a notebook shows it once: by `nb.show`.
+`lines` draws values over a number, `intervals` estimates in rows and `interval_lines` over bins, the others one kind of
+table each. Every function returns a matplotlib `Figure` that pyplot does not know, so that a notebook shows it once: by
+`nb.show`.
 Pictures of patterns (masks, distances) are in `suite.study.gallery`.
 """
 
@@ -22,10 +23,9 @@ from matplotlib.figure import Figure
 
 STYLE = {
     "font.size": 9, "axes.titlesize": 9.5, "axes.labelsize": 9, "legend.fontsize": 8, "legend.frameon": False,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6",
-         "grid.linewidth": 0.6,
-    "axes.axisbelow": True, "lines.linewidth": 1.6, "lines.markersize": 4.5, "figure.dpi": 110, "savefig.dpi": 150,
-    "image.cmap": "cividis",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "grid.color": "#e6e6e6", "grid.linewidth": 0.6, "lines.linewidth": 1.6, "lines.markersize": 4.5, "figure.dpi": 110,
+    "savefig.dpi": 150, "image.cmap": "cividis",
 }
 WIDTH = 7.2                            # inches: the width of a page's text
 
@@ -57,8 +57,8 @@ LOOKS = {
     "Local window": Look(GREY, "D"), "Random offsets": Look(LIGHT, "X", "--"), "Random keys": Look(LIGHT, "P", ":"),
     "Fixed stride": Look(LIGHT, "*", "-."),
     "Fibonacci, fixed": Look(SKY), "Fibonacci, linear ramp": Look(BLUE),
-         "Fibonacci, coprime ramp": Look(NAVY, "^", "--"),
-    "Fibonacci, descending ramp": Look(BLUE, "v", "--"), "Fibonacci, permuted ramp": Look(NAVY, "P", ":"),
+    "Fibonacci, coprime ramp": Look(NAVY, "^", "--"), "Fibonacci, permuted ramp": Look(NAVY, "P", ":"),
+    "Fibonacci, descending ramp": Look(BLUE, "v", "--"),
     "Fibonacci, learned": Look(GREEN, "P"), "Fibonacci, learned from the ramp": Look(TEAL, "X", "--"),
     "Powers of two": Look(AMBER, "s", "--"), "Matched powers of two": Look(AMBER, "D", ":"),
     "Power law": Look(VERMILION), "Christoffel": Look(PURPLE),
@@ -81,14 +81,13 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     """Looks of several series in one figure; series of one look get shades of their family and other markers."""
     shown: dict[str, Look] = {}
     for name in names:
-        first = look(name)
-        alike = sum(look(other) == first for other in shown)
+        own = look(name)
+        alike = sum(look(other) == own for other in shown)
         shades = next((shades for start, shades in SHADES.items() if name.startswith(start)),
-                      OTHERS if first.color == BROWN else (first.color,))
-        if not alike and shades[0] == first.color:
-            shown[name] = first
-        else:
-            shown[name] = Look(shades[alike % len(shades)], MARKERS[alike % len(MARKERS)], DASHES[alike % len(DASHES)])
+                      OTHERS if own.color == BROWN else (own.color,))
+        if alike or shades[0] != own.color:
+            own = Look(shades[alike % len(shades)], MARKERS[alike % len(MARKERS)], DASHES[alike % len(DASHES)])
+        shown[name] = own
     return shown
 
 
@@ -128,8 +127,7 @@ def short(value: float, _: int = 0) -> str:
     return f"{value:g}"
 
 
-def in_lines(name: str, width: int = 24) -> str:
-    """A name for the title of a narrow panel, in lines of at most `width` letters."""
+def in_lines(name: str, width: int) -> str:
     return "\n".join(textwrap.wrap(name, width))
 
 
@@ -147,9 +145,9 @@ def lines(tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, x: str, y: str, 
     fig, grid = panels(len(tables), 3.4, len(tables), y, sharey=True)
     for axes, (title, table) in zip(grid, tables.items(), strict=True):
         for name in table.columns:
-            values, look_of = table[name].dropna(), shown[name]
-            axes.plot(values.index, values.to_numpy(), color=look_of.color, linestyle=look_of.dash, label=name,
-                      marker=look_of.marker if markers else None)
+            values, own = table[name].dropna(), shown[name]
+            axes.plot(values.index, values.to_numpy(), color=own.color, linestyle=own.dash, label=name,
+                      marker=own.marker if markers else None)
         for name, level in (levels or {}).items():
             axes.plot([table.index.min(), table.index.max()], [level, level], color=look(name).color,
                       linestyle=look(name).dash, linewidth=1, label=name)
@@ -159,14 +157,13 @@ def lines(tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, x: str, y: str, 
         if mark is not None:
             axes.axvline(mark[0], color=GREY, linewidth=0.8, linestyle=":")
             axes.annotate(mark[1], (mark[0], 1), xycoords=("data", "axes fraction"), xytext=(3, -2), va="top",
-                          fontsize=8,
-                          textcoords="offset points", color=GREY)
+                          fontsize=8, textcoords="offset points", color=GREY)
         axes.set(xlabel=x, title=title)
     legend(fig, grid)
     return fig
 
 
-def scales(axes: Axes, index: Iterable[float], log_x: bool, log_y: bool, ticks: Iterable[float] = ()) -> None:
+def scales(axes: Axes, index: Iterable[float], log_x: bool, log_y: bool, ticks: Iterable[float]) -> None:
     """Scales with plain numbers on them: lengths and perplexities are read, not exponents."""
     large = max(index) > 1e5
     if log_x:
@@ -177,8 +174,7 @@ def scales(axes: Axes, index: Iterable[float], log_x: bool, log_y: bool, ticks: 
         subs = (1, 2, 5) if max(index) < 1e3 * min(index) else (1,)
         axes.xaxis.set_major_locator(mpl.ticker.LogLocator(base=10, subs=subs))
         axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
-    chosen = sorted(set(ticks))
-    if chosen:
+    if chosen := sorted(set(ticks)):
         axes.set_xticks(chosen, [short(tick) for tick in chosen])
         axes.minorticks_off()
     if log_y:
@@ -200,92 +196,87 @@ def legend(fig: Figure, grid: Sequence[Axes]) -> None:
 
 
 @drawn
-def intervals(tables: pd.DataFrame | Mapping[str, Any], *, x: str, y: str = "", zero: bool = False,
-              chance: float | Mapping[str, float] | None = None, places: Mapping[str, float] | None = None,
-              columns: int = 3, limit: float = 0.0) -> Figure:
-    """Estimates with their intervals (columns `estimate`, `low`, `high`; without the last two, points alone).
+def intervals(tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, x: str, zero: bool = False, columns: int = 3,
+              limit: float = 0.0) -> Figure:
+    """Estimates with their intervals, a name a row, the first on top: columns `estimate`, `low` and `high` (without the
+    last two, points alone) by name; in panels by the column `group`, or a table a panel.
 
-    Without `y` a name is a row, the first on top: one table with the names as its index, and panels by its column
-    `group` or a table a panel. With `y` a name is a line over bins in their order: a table a name with the bins as its
-    index, or such tables by panel. zero: a line at 0. chance: a dotted line, the same or one a panel. places: words at
-    places between the bins of lines. limit: how many times its median end a panel of rows shows; an estimate beyond is
-    written at the edge.
+    A column `chance` is a dotted line, zero a line at 0. limit: how many times its median end a panel shows; an
+    estimate beyond is written at the edge.
     """
-    by_panel = {title: table.rename_axis("name") for title, table in _by_panel(tables, lines=bool(y)).items()}
-    names = list(dict.fromkeys(name for table in by_panel.values() for name in table.index))
-    shown = looks(names)
-    height = 3.5 if y else 0.85 + 0.23 * len(names)
-    fig, grid = panels(len(by_panel), height, len(by_panel) if y else columns, y, sharey=True)
-    for axes, (title, table) in zip(grid, by_panel.items(), strict=True):
-        if y:
-            _lines_with_intervals(axes, table, shown)
-        else:
-            _rows_with_intervals(axes, table, shown, limit)
-        across = axes.axhline if y else axes.axvline
-        level = chance.get(title) if isinstance(chance, Mapping) else chance
-        if level is not None:
-            across(level, color=VERMILION, linewidth=1, linestyle=":", label="chance")
+    if isinstance(tables, pd.DataFrame):
+        tables = dict(list(tables.groupby("group", sort=False))) if "group" in tables else {"": tables}
+    shown = looks(dict.fromkeys(name for table in tables.values() for name in table.index))
+    names = list(shown)[::-1]
+    fig, grid = panels(len(tables), 0.85 + 0.23 * len(names), columns, sharey=True)
+    for axes, (title, table) in zip(grid, tables.items(), strict=True):
+        end = limit * max(float(table[["low", "high"]].abs().max(axis=1).median()), 1e-3) if limit else np.inf
+        for name, value in table["estimate"].items():
+            at, own = names.index(name), shown[name]
+            if abs(value) > end:
+                axes.annotate(f"{value:+.2f}", (np.copysign(end, value), at), fontsize=7, va="center", color=own.color,
+                              ha="right" if value > 0 else "left")
+            else:
+                axes.errorbar([value], [at], xerr=_spread(table.loc[[name]]), color=own.color, marker=own.marker,
+                              markersize=5, linestyle="", elinewidth=1.8)
+        axes.set(ylim=(-0.6, len(names) - 0.4), title=title, **({"xlim": (-1.05 * end, 1.05 * end)} if limit else {}))
+        axes.set_yticks(range(len(names)), names)
+        axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
+        if "chance" in table:
+            axes.axvline(table["chance"].mean(), color=VERMILION, linewidth=1, linestyle=":", label="chance")
         if zero:
-            across(0, color=GREY, linewidth=0.8)
-        for words, place in (places or {}).items():
-            axes.axvline(place, color=BROWN, linewidth=0.9, linestyle=":")
-            axes.annotate(words, (place, 1), xycoords=("data", "axes fraction"), xytext=(-2, -3), rotation=90,
-                          ha="right",
-                          va="top", textcoords="offset points", fontsize=7, color=BROWN)
-        axes.set_title(title)
+            axes.axvline(0, color=GREY, linewidth=0.8)
     fig.supxlabel(x, fontsize=9)
-    if y or chance is not None:
-        fig.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    if "chance" in table:
+        fig.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center")
     return fig
 
 
-def _by_panel(tables: pd.DataFrame | Mapping[str, Any], lines: bool) -> dict[str, pd.DataFrame]:
-    """One table a panel: index the names; of lines with a column `bin`."""
-    if isinstance(tables, pd.DataFrame):
-        return dict(list(tables.groupby("group", sort=False))) if "group" in tables else {"": tables}
-    if not lines:
-        return dict(tables)
-    nested = tables if isinstance(next(iter(tables.values())), Mapping) else {"": tables}
-    return {title: pd.concat(own, names=["name", "bin"]).reset_index("bin") for title, own in nested.items()}
+@drawn
+def interval_lines(tables: pd.DataFrame | Mapping[str, Any], *, x: str, y: str, zero: bool = False,
+                   chance: float | None = None, places: Mapping[str, float] | None = None) -> Figure:
+    """Estimates with their intervals over bins at equal distances, a line a name, side by side within a bin.
+
+    tables: a table a name with the bins as its index, or such tables by panel, or one of all with the names as its
+    index and columns `bin` and `group` (the panel). chance: a dotted line. zero: a line at 0. places: words at places
+    between the bins.
+    """
+    if isinstance(tables, Mapping):
+        nested = tables if isinstance(next(iter(tables.values())), Mapping) else {"": tables}
+        tables = pd.concat({title: pd.concat(own) for title, own in nested.items()}, names=["group", "name", "bin"])
+        tables = tables.reset_index(["group", "bin"])
+    shown, by_panel = looks(tables.index.unique()), dict(list(tables.groupby("group", sort=False)))
+    fig, grid = panels(len(by_panel), 3.5, len(by_panel), y, sharey=True)
+    for axes, (title, table) in zip(grid, by_panel.items(), strict=True):
+        bins, names = list(table["bin"].unique()), list(table.index.unique())
+        bins = bins if isinstance(bins[0], str) else sorted(bins)
+        for step, name in enumerate(names):
+            rows, own = table.loc[[name]], shown[name]
+            at = [bins.index(place) + 0.12 * (step - (len(names) - 1) / 2) for place in rows["bin"]]
+            axes.errorbar(at, rows["estimate"], yerr=_spread(rows), color=own.color, linestyle=own.dash,
+                          marker=own.marker, linewidth=1.2, label=name)
+        words = [place if isinstance(place, str) else short(place) for place in bins]
+        axes.set_xticks(range(len(bins)), words)
+        if max(map(len, words)) > 5:
+            axes.tick_params(axis="x", rotation=60, labelsize=7.5)
+        if chance is not None:
+            axes.axhline(chance, color=VERMILION, linewidth=1, linestyle=":", label="chance")
+        if zero:
+            axes.axhline(0, color=GREY, linewidth=0.8)
+        for word, place in (places or {}).items():
+            axes.axvline(place, color=BROWN, linewidth=0.9, linestyle=":")
+            axes.annotate(word, (place, 1), xycoords=("data", "axes fraction"), xytext=(-2, -3), rotation=90,
+                          ha="right", va="top", textcoords="offset points", fontsize=7, color=BROWN)
+        axes.set_title(title)
+    fig.supxlabel(x, fontsize=9)
+    fig.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return fig
 
 
 def _spread(table: pd.DataFrame) -> list[pd.Series]:
     """How far the interval reaches below and above the estimate, as `errorbar` wants it."""
     ends = table.reindex(columns=["estimate", "low", "high"]).astype(float)
     return [(ends["estimate"] - ends["low"]).clip(lower=0), (ends["high"] - ends["estimate"]).clip(lower=0)]
-
-
-def _rows_with_intervals(axes: Axes, table: pd.DataFrame, shown: Mapping[str, Look], limit: float) -> None:
-    """One row a name, in the same order in every panel."""
-    names = list(shown)[::-1]
-    end = limit * max(float(table[["low", "high"]].abs().max(axis=1).median()), 1e-3) if limit else np.inf
-    for name, row in table.iterrows():
-        at, own, value = names.index(name), shown[name], row["estimate"]
-        if abs(value) > end:
-            axes.annotate(f"{value:+.2f}", (np.copysign(end, value), at), fontsize=7, va="center", color=own.color,
-                          ha="right" if value > 0 else "left")
-        else:
-            axes.errorbar([value], [at], xerr=_spread(row.to_frame().T), color=own.color, marker=own.marker,
-                          markersize=5,
-                          linestyle="", elinewidth=1.8)
-    axes.set(ylim=(-0.6, len(names) - 0.4), **({"xlim": (-1.05 * end, 1.05 * end)} if limit else {}))
-    axes.set_yticks(range(len(names)), names)
-    axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
-
-
-def _lines_with_intervals(axes: Axes, table: pd.DataFrame, shown: Mapping[str, Look]) -> None:
-    """One line a name over bins at equal distances, side by side within a bin."""
-    bins, names = list(dict.fromkeys(table["bin"])), list(dict.fromkeys(table.index))
-    bins = bins if isinstance(bins[0], str) else sorted(bins)
-    words = [place if isinstance(place, str) else short(place) for place in bins]
-    for step, name in enumerate(names):
-        rows, own = table.loc[[name]], shown[name]
-        at = [bins.index(place) + 0.12 * (step - (len(names) - 1) / 2) for place in rows["bin"]]
-        axes.errorbar(at, rows["estimate"], yerr=_spread(rows), color=own.color, linestyle=own.dash, marker=own.marker,
-                      linewidth=1.2, label=name)
-    axes.set_xticks(range(len(bins)), words)
-    if max(map(len, words)) > 5:
-        axes.tick_params(axis="x", rotation=60, labelsize=7.5)
 
 
 @drawn
@@ -330,7 +321,7 @@ def alpha_paths(paths: Mapping[str, pd.DataFrame], *, columns: int = 3) -> Figur
         shades = mpl.colormaps["viridis"](np.linspace(0, 0.85, path.shape[1]))
         for layer, shade in zip(path.columns, shades, strict=True):
             axes.plot(path.index, path[layer], color=shade, label=f"{layer:g}")
-        axes.set(title=in_lines(name), xlabel="step", ylim=(0.45, 1.55))
+        axes.set(title=in_lines(name, 24), xlabel="step", ylim=(0.45, 1.55))
     deepest = max(grid, key=lambda axes: len(axes.get_lines()))
     fig.legend(*deepest.get_legend_handles_labels(), loc="outside right center", title="layer")
     return fig
@@ -339,14 +330,13 @@ def alpha_paths(paths: Mapping[str, pd.DataFrame], *, columns: int = 3) -> Figur
 @drawn
 def cells(table: pd.DataFrame, *, title: str = "", low: float = 0.0, high: float = 1.0, digits: int = 2, x: str = "",
           y: str = "") -> Figure:
-    """Every cell of a table as a shade with its number: nothing is averaged away."""
+    """Every cell of a table as a shade with its number."""
     return _shaded(table, table.map(f"{{:.{digits}f}}".format), title, x, y, vmin=low, vmax=high, cmap="cividis")
 
 
 @drawn
 def difference_cells(table: pd.DataFrame, *, title: str = "") -> Figure:
-    """Differences as shaded cells with their numbers, blue below zero; a cell is a pair (estimate, whether it is
-    certain)."""
+    """Differences (pairs: estimate, whether it is certain) as shaded cells with their numbers, blue below zero."""
     values = table.map(lambda cell: cell[0]).astype(float)
     words = table.map(lambda cell: f"{cell[0]:+.3f}{' •' if cell[1] else '  '}")
     end = float(values.abs().stack().quantile(0.9)) or 1.0
@@ -408,8 +398,7 @@ def _role_marks(table: pd.DataFrame) -> list[mpl.lines.Line2D]:
 
 @drawn
 def scatters(table: pd.DataFrame, y: str, *, columns: int = 3) -> Figure:
-    """A panel a column of `table` against its column `y`: one point a model, coloured by its `role`; rank is what
-    counts."""
+    """A panel a column of `table` against its column `y`: one point a model, coloured by its `role`."""
     shown = [column for column in table if column not in (y, "role")]
     colors = table["role"].map({role: color for role, (_, color) in ROLES.items()})
     fig, grid = panels(len(shown), 2.4, columns, y, sharey=True)
@@ -427,17 +416,15 @@ def scatters(table: pd.DataFrame, y: str, *, columns: int = 3) -> Figure:
 
 @drawn
 def trend(points: pd.DataFrame, line: pd.DataFrame, curves: pd.DataFrame, *, y: str, mark: tuple[float, str]) -> Figure:
-    """Differences of whole runs with intervals, what runs logged on the way, and a fitted line with its prediction
-    band.
+    """Differences of whole runs with intervals, what runs logged on the way, and a fitted line with its band.
 
-    points: `tokens`, `estimate`, `low`, `high`. line: index tokens, the same three. curves: index tokens, a column a
-    run.
+    points: `tokens`, `estimate`, `low`, `high`. line: index tokens, the same three. curves: the same, a column a run.
     """
     fig, axes = figure(3.4)
     for name in curves:
         values = curves[name].dropna()
-        axes.plot(values.index, values.to_numpy(), color=LIGHT, linewidth=0.9,
-                  label="logged inside the runs" if name == curves.columns[0] else None)
+        label = "logged inside the runs" if name == curves.columns[0] else None
+        axes.plot(values.index, values.to_numpy(), color=LIGHT, linewidth=0.9, label=label)
     if len(line):
         axes.fill_between(line.index, line["low"], line["high"], color=BLUE, alpha=0.15, linewidth=0,
                           label="95 % prediction of the line")

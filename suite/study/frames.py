@@ -8,9 +8,10 @@ that need more than losses are in `suite.study.comparisons`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,7 @@ from lib.data import domains_of
 from lib.errors import SuiteError, one_of, require
 from lib.patterns import Pattern, build
 from suite.experiments.base import Job, Labels, Parameters, tidy
-from suite.study.stats import Interval, mean_interval
-from suite.study.tables import job_names
+from suite.study.stats import Interval, Windows, mean_interval, minus
 
 if TYPE_CHECKING:
     from suite.run.database import Database
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 KEPT = 4096                                     # arrays held at once, of some tens of KiB each, and tables of metrics
 LAST_WORD = "Christoffel, last word"            # the series of the word whose pairs the controls have
 PAPERS = "the paper's sparse models"            # all series of the Fibonacci paper but dense
-Windows = list[np.ndarray]                      # an array `[S, N]` a held-out domain: S seeds, N windows
 
 
 class NotTested(SuiteError):
@@ -76,6 +75,10 @@ class Model:
         """Attended pairs of a training window, summed over layers."""
         return self.pattern.pairs(self.length)
 
+    def asked(self, evaluation: str) -> bool:
+        """Whether it has an evaluation of this name."""
+        return any(own.name == evaluation for own in self.jobs[0].evaluations)
+
 
 class Study:
     """The jobs of one experiment and the database of their results. `name` is the notebook's."""
@@ -89,9 +92,18 @@ class Study:
 
     @cached_property
     def models(self) -> list[Model]:
-        """All models, in the order of the plan; those of synthetic tasks too, one for each task and its parameters."""
+        """All models, in the order of the plan; those of synthetic tasks too, one for each task and its parameters.
+
+        A model's name is its series, and what tells it from others of the same series.
+        """
+        windows: dict[str, set[int | None]] = {}
+        for job in self.jobs:
+            windows.setdefault(job.labels.series, set()).add(job.labels.window)
         groups: dict[tuple[str, DataConfig], list[Job]] = {}
-        for name, job in zip(job_names(self.jobs), self.jobs, strict=True):
+        for job in self.jobs:
+            labels = job.labels
+            window = f"W={-1 if labels.window is None else labels.window}" if len(windows[labels.series]) > 1 else ""
+            name = ", ".join(filter(None, (labels.series, window, labels.setting)))
             groups.setdefault((name, job.run.data), []).append(job)
         return [Model(name, tuple(jobs)) for (name, _), jobs in groups.items()]
 
@@ -110,8 +122,6 @@ class Study:
         Where models of a series differ in labels that are not asked for, those without any are meant; all, if none is
         without. Raises `NotTested` where there is no such model.
         """
-        for name in labels:
-            one_of(name, [field.name for field in fields(Labels)], "label")
         belongs = self._belongs(series)
         rows = [model for model in self.models if model.text == text and belongs(model.labels)
                 and all(getattr(model.labels, name) == value for name, value in labels.items())]
@@ -206,6 +216,40 @@ class Study:
         return tidy(self.name, self.jobs, self.database)
 
     @cached_property
+    def named(self) -> pd.DataFrame:
+        """`table` with the models' names as a column `name`."""
+        names = {self.database.fingerprint(job.run): model.name for model in self.models for job in model.jobs}
+        return self.table.assign(name=self.table["run"].map(names))
+
+    def rows(self, measure: str, **where: Any) -> pd.DataFrame:
+        """The rows of `named` with this measure at the end of training whose columns equal `where`; never none."""
+        rows = at_end(self.named, measure, **where)
+        if rows.empty:
+            raise SuiteError(f"no {measure} with {where} in the table of {self.name}")
+        return rows
+
+    def means(self, index: str, measure: str, **where: Any) -> pd.DataFrame:
+        """A measure at the end of training, mean over domains and seeds: rows are values of the column `index`, columns
+        names."""
+        return self.rows(measure, **where).pivot_table(index=index, columns="name", values="value")
+
+    def losses(self, length: int | None = None) -> pd.Series:
+        """Nats a token by name, lowest first: mean over held-out domains, then over seeds, at the training length or
+        another."""
+        rows = self.rows("nll", variant="", **({} if length is None else {"length": length}))
+        rows = rows[rows["length"] == rows["train_length"]] if length is None else rows
+        return rows.groupby("name")["value"].mean().sort_values()
+
+    def summary(self, **where: Any) -> pd.DataFrame:
+        """One row a model, best first: attended pairs, perplexity by domain, and `mean` (exp of the mean loss over
+        domains), all at the training length. where: columns and their values that a model must have."""
+        rows = self.rows("nll", variant="", **where)
+        rows = rows[rows["length"] == rows["train_length"]]
+        loss = rows.groupby(["name", "split"])["value"].mean().unstack()
+        how = {"role": "first", "pairs": "mean", "keys_per_query": "mean", "parameters": "first"}
+        return rows.groupby("name").agg(how).join(np.exp(loss)).assign(mean=np.exp(loss.mean(axis=1))).sort_values("mean")
+
+    @cached_property
     def metrics(self) -> Callable[[Job], pd.DataFrame]:
         """The metrics of a job, read once while they are in use."""
         return lru_cache(KEPT)(self.database.metrics)
@@ -216,17 +260,33 @@ class Study:
 
     def value(self, job: Job, measure: str, **where: Any) -> float:
         """The one value of a measure at the end of training whose columns equal `where`."""
-        rows = self.metrics(job)
-        rows = rows[(rows["measure"] == measure) & rows["step"].isna()]
-        for column, wanted in where.items():
-            rows = rows[rows[column] == wanted]
+        rows = at_end(self.metrics(job), measure, **where)
         if len(rows) != 1:
             raise SuiteError(f"{len(rows)} values of {measure} with {where} in {job.run.pattern.name}, not one")
         return float(rows["value"].iloc[0])
 
+    def curve(self, job: Job, measure: str) -> pd.Series:
+        """A measure of one run in training, mean over domains, by optimiser step."""
+        rows = self.metrics(job)
+        return rows[(rows["measure"] == measure) & rows["step"].notna()].groupby("step")["value"].mean()
+
+    def curves(self, *models: Model | str, measure: str = "nll") -> pd.DataFrame:
+        """A measure in training (`nll`: light held-out losses; `train_loss`), mean over domains and seeds: rows are
+        optimiser steps, columns the models' names."""
+        rows = self.table[(self.table["measure"] == measure) & self.table["step"].notna()]
+        found = {}
+        for model in map(self._model, models):
+            runs = {self.database.fingerprint(job.run) for job in model.jobs}
+            found[model.name] = rows[rows["run"].isin(runs)].groupby("step")["value"].mean()
+        return pd.DataFrame(found)
+
     def array(self, job: Job, evaluation: str, name: str) -> np.ndarray:
         """An array of a job's evaluation, for instance `array(job, "battery", "correct.lambada")`."""
         return self._array(job, self.evaluation(job, evaluation), name)
+
+    def arrays(self, jobs: Iterable[Job], evaluation: str, name: str) -> np.ndarray:
+        """An array of each job's evaluation, stacked: `[S, ...]`."""
+        return np.stack([self.array(job, evaluation, name) for job in jobs])
 
     @staticmethod
     def evaluation(job: Job, name: str) -> Evaluation:
@@ -247,22 +307,19 @@ class Study:
         """
         model = self._model(model)
         jobs = [model.by_seed[seed] for seed in seeds or sorted(model.by_seed)]
-        by_seed = [self._windows_of(job, length or model.length, variant, positions, domains) for job in jobs]
-        return [np.stack(domain) for domain in zip(*by_seed, strict=True)]
+        domains = domains or domains_of(model.run.data, self.database.corpus)
+        return [np.stack([self._losses(job, domain, length or model.length, variant, positions) for job in jobs])
+                for domain in domains]
 
-    def _windows_of(self, job: Job, length: int, variant: str, positions: tuple[int, int] | None,
-                    domains: Sequence[str]) -> list[np.ndarray]:
+    def _losses(self, job: Job, domain: str, length: int, variant: str,
+                positions: tuple[int, int] | None) -> np.ndarray:
         evaluation = self._perplexity(job, length, variant)
-        edges = self._array(job, evaluation, f"edges.{length}")
-        first, last = (0, length) if positions is None else positions
-        if first not in edges or last not in edges:
+        edges, sums, counts = (self._array(job, evaluation, name) for name in
+                               (f"edges.{length}", f"nll.{domain}.{length}", f"count.{domain}.{length}"))
+        if not set(positions or ()) <= set(edges):
             raise SuiteError(f"positions = {positions!r} is not valid: two of the edges {edges.tolist()}")
-        inside = slice(int(np.searchsorted(edges, first)), int(np.searchsorted(edges, last)))
-        found = []
-        for domain in domains or domains_of(job.run.data, self.database.corpus):
-            sums, counts = (self._array(job, evaluation, f"{kind}.{domain}.{length}") for kind in ("nll", "count"))
-            found.append(sums[:, inside].sum(axis=1) / counts[:, inside].sum(axis=1))
-        return found
+        inside = slice(*np.searchsorted(edges, positions or (0, length)))
+        return sums[:, inside].sum(axis=1) / counts[:, inside].sum(axis=1)
 
     def _perplexity(self, job: Job, length: int, variant: str) -> Evaluation:
         for evaluation in job.evaluations:
@@ -286,80 +343,64 @@ class Study:
 
     def differences(self, model: Model | str, other: Model | str, *, variant: str = "", other_variant: str = "",
                     seeds: Sequence[int] = (), **where: Any) -> Windows:
-        """Loss of `model` minus that of `other` in each window, of the seeds that both have; `where` as in
-        `windows`."""
+        """Loss of `model` minus that of `other` in each window, of the seeds of both; `where` as in `windows`."""
         seeds = seeds or self.shared_seeds(model, other)
         return minus(self.windows(model, variant=variant, seeds=seeds, **where),
                      self.windows(other, variant=other_variant, seeds=seeds, **where))
 
     def difference(self, model: Model | str, other: Model | str, **where: Any) -> Interval:
-        """Loss of `model` minus that of `other`, nats a token, paired by window and by seed; `where` as in
-        `differences`."""
+        """The mean of `differences`: nats a token, paired by window and by seed."""
         return mean_interval(self.differences(model, other, **where))
 
     def growths(self, model: Model | str, length: int, variant: str = "", seeds: Sequence[int] = ()) -> Windows:
-        """Loss at `length` minus that at the training length on the same tokens, in each window of `length` tokens."""
+        """Loss at `length`, with `variant`, minus that at the training length on the same tokens, in each window of
+        `length` tokens."""
         model = self._model(model)
         require(length % model.length == 0, "length", length, f"a multiple of the training length {model.length}")
-        far, near = self.windows(model, length, variant, seeds=seeds), self.windows(model, seeds=seeds)
-        return [y - merged_windows(x, y.shape[1], length // model.length) for x, y in zip(near, far, strict=True)]
+        return longer_minus(self.windows(model, length, variant, seeds=seeds), self.windows(model, seeds=seeds),
+                            length // model.length)
 
     def growth(self, model: Model | str, length: int, variant: str = "") -> Interval:
-        """Loss at `length` tokens minus that at the training length, nats a token; `variant` applies at `length`."""
         return mean_interval(self.growths(model, length, variant))
 
-    def against(self, reference: Model | str, models: Iterable[Model | str] | None = None,
-                **where: Any) -> pd.DataFrame:
-        """`difference` of every language model from `reference`: one row a model, lowest first, index `name`."""
+    def against(self, reference: Model | str, models: Iterable[Model] | None = None, **where: Any) -> pd.DataFrame:
+        """`difference` of language models (all of them by default) from `reference`, by name; lowest first."""
         reference = self._model(reference)
-        chosen = [self._model(model) for model in (self.language_models if models is None else models)]
-        rows = [row(self.difference(model, reference, **where), name=model.name)
-                for model in chosen if model != reference]
-        return pd.DataFrame(rows).set_index("name").sort_values("estimate")
+        chosen = self.language_models if models is None else models
+        return as_table({model.name: self.difference(model, reference, **where)
+                         for model in chosen if model != reference}).sort_values("estimate")
 
-
-    def by_position(self, model: Model | str, other: Model | str, **where: Any) -> pd.DataFrame:
+    def by_position(self, model: Model, other: Model) -> pd.DataFrame:
         """`difference` in each bin of positions in which evaluations keep losses; index: first position of the bin."""
-        model = self._model(model)
-        length = where.get("length") or model.length
-        evaluation = self._perplexity(model.jobs[0], length, where.get("variant", ""))
-        edges = self._array(model.jobs[0], evaluation, f"edges.{length}")
-        rows = [row(self.difference(model, other, positions=(int(a), int(b)), **where), position=int(a))
-                for a, b in zip(edges[:-1], edges[1:], strict=True)]
-        return pd.DataFrame(rows).set_index("position")
-
-    def curves(self, *models: Model | str, measure: str = "nll") -> pd.DataFrame:
-        """A measure in training (`nll`: light held-out losses; `train_loss`), mean over domains and seeds: rows are
-        optimiser steps, columns the models' names."""
-        rows = self.table[(self.table["measure"] == measure) & self.table["step"].notna()]
-        found = {}
-        for model in map(self._model, models):
-            runs = {self.database.fingerprint(job.run) for job in model.jobs}
-            found[model.name] = rows[rows["run"].isin(runs)].groupby("step")["value"].mean()
-        return pd.DataFrame(found)
+        edges = self._array(model.jobs[0], self._perplexity(model.jobs[0], model.length, ""), f"edges.{model.length}")
+        return as_table({a: self.difference(model, other, positions=(a, b))
+                         for a, b in pairwise(edges.tolist())}, "position")
 
 
-def minus(a: Windows, b: Windows) -> Windows:
-    require(len(a) == len(b) and all(np.shape(x) == np.shape(y) for x, y in zip(a, b, strict=False)), "a, b",
-            ([np.shape(x) for x in a], [np.shape(y) for y in b]), "the same windows in both")
-    return [x - y for x, y in zip(a, b, strict=True)]
+def at_end(rows: pd.DataFrame, measure: str, **where: Any) -> pd.DataFrame:
+    """The rows of a measure at the end of training (`step` empty) whose columns equal `where`."""
+    rows = rows[(rows["measure"] == measure) & rows["step"].isna()]
+    for column, wanted in where.items():
+        rows = rows[rows[column] == wanted]
+    return rows
 
 
-def merged_windows(losses: np.ndarray, count: int, ratio: int) -> np.ndarray:
-    """Losses `[S, N]` of short windows as means over `ratio` neighbours, `[S, count]`: those of the long windows'
-    tokens."""
-    return losses[:, :count * ratio].reshape(len(losses), count, ratio).mean(axis=-1)
+def longer_minus(long: Windows, short: Windows, ratio: int) -> Windows:
+    """Losses of long windows minus those of the short ones that hold the same tokens, `ratio` a long one."""
+    return [y - x[:, :y.shape[1] * ratio].reshape(len(x), -1, ratio).mean(axis=-1)
+            for x, y in zip(short, long, strict=True)]
 
 
 def row(interval: Interval, **more: Any) -> dict[str, Any]:
-    """An interval as columns of a table; `interval` is the way back."""
+    """An interval as columns of a table."""
     return {"estimate": interval.estimate, "low": interval.low, "high": interval.high, "seeds": interval.seeds,
             "df": interval.df, **more}
 
 
-def interval(row: pd.Series) -> Interval:
-    return Interval(float(row["estimate"]), float(row["low"]), float(row["high"]), 0, int(row.get("seeds", 0)),
-                    float(row.get("df", np.inf)))
+def as_table(intervals: Mapping[Any, Interval], index: str = "name") -> pd.DataFrame:
+    """One row an interval (`row`), by its name."""
+    return pd.DataFrame(list(map(row, intervals.values())), pd.Index(list(intervals), name=index),
+                        ["estimate", "low", "high", "seeds", "df"])
 
 
 @lru_cache(maxsize=256)
@@ -368,3 +409,9 @@ def stack_of(run: RunConfig) -> Pattern:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="christoffel")        # the notebook says it
         return build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
+
+
+def per_cent(loss: Interval) -> dict[str, Any]:
+    """Our difference of a loss as a change of the perplexity in per cent: columns of a table beside published ones."""
+    ours, low, high = (100 * float(np.expm1(end)) for end in (loss.estimate, loss.low, loss.high))
+    return {"ours, %": ours, "low": low, "high": high, "seeds": loss.seeds}

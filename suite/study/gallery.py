@@ -9,8 +9,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from lib.patterns import Pattern, names, pattern_class
-from suite.study.figures import (BLUE, FAMILIES, GREY, WIDTH, drawn, figure,
-                                 in_lines, panels, short)
+from suite.study.figures import BLUE, FAMILIES, GREY, WIDTH, drawn, figure, in_lines, panels, short
 from suite.study.graph import layer_distances
 
 
@@ -30,8 +29,8 @@ def masks(patterns: Mapping[str, Pattern], length: int, *, layer: int = 0, head:
 def everything(length: int = 64) -> Figure:
     """The first example of every pattern, last layer and head; a new file in lib/patterns appears here by itself."""
     examples = {name: pattern_class(name).examples()[0] for name in names()}
-    ranked = sorted(examples.items(), key=lambda item: (list(FAMILIES).index(item[1].family), item[0]))
-    return masks(dict(ranked), length, layer=-1, head=-1)
+    ranked = sorted(examples, key=lambda name: (list(FAMILIES).index(examples[name].family), name))
+    return masks({name: examples[name] for name in ranked}, length, layer=-1, head=-1)
 
 
 @drawn
@@ -41,9 +40,9 @@ def stack(patterns: Mapping[str, Pattern], length: int, *, window: int = -1) -> 
     for axes, (name, pattern) in zip(grid, patterns.items(), strict=True):
         for layer in range(pattern.layers):
             distances = np.array([d for d in layer_distances(pattern, layer, length) if d > 0])
-            for chosen, size, color in ((distances <= window, 5, GREY),
-                                        (distances > window, 9, FAMILIES[pattern.family])):
-                axes.scatter(distances[chosen], np.full(chosen.sum(), layer), s=size, color=color)
+            for shown, size, color in ((distances[distances <= window], 5, GREY),
+                                       (distances[distances > window], 9, FAMILIES[pattern.family])):
+                axes.scatter(shown, np.full(len(shown), layer), s=size, color=color)
         axes.set_xscale("log", base=2)
         axes.set(title=name)
         axes.xaxis.set_major_formatter(short)
@@ -52,14 +51,13 @@ def stack(patterns: Mapping[str, Pattern], length: int, *, window: int = -1) -> 
 
 
 @drawn
-def offsets(patterns: Mapping[str, Pattern], length: int, *, layer: int = 0) -> Figure:
-    """Offsets of one layer as marks on a line, one row a pattern."""
+def offsets(patterns: Mapping[str, Pattern], length: int) -> Figure:
+    """Offsets of the first layer as marks on a line, one row a pattern."""
     fig, axes = figure(0.7 + 0.3 * len(patterns))
     rows = list(patterns)[::-1]
     for at, name in enumerate(rows):
-        pattern = patterns[name]
-        distances = layer_distances(pattern, min(layer, pattern.layers - 1), length)
-        axes.scatter(distances, [at] * len(distances), s=26, marker="|", color=FAMILIES[pattern.family], linewidths=1.1)
+        distances, color = layer_distances(patterns[name], 0, length), FAMILIES[patterns[name].family]
+        axes.scatter(distances, [at] * len(distances), s=26, marker="|", color=color, linewidths=1.1)
     axes.set_yticks(range(len(rows)), rows)
     axes.set(xlabel="distance d = i - j, tokens", xlim=(-1, length))
     return fig
@@ -67,8 +65,7 @@ def offsets(patterns: Mapping[str, Pattern], length: int, *, layer: int = 0) -> 
 
 @drawn
 def sequence(inputs: np.ndarray, targets: np.ndarray) -> Figure:
-    """One sequence of a task: what is read, and below it what is to be said where it is asked (target -100:
-    nothing)."""
+    """One sequence of a task: what is read, and below it what is to be said where it is asked (elsewhere -100)."""
     fig, axes = figure(1.3)
     box = {"facecolor": BLUE, "edgecolor": BLUE, "pad": 1.5}
     for at, (token, target) in enumerate(zip(inputs.tolist(), targets.tolist(), strict=True)):

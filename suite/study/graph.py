@@ -16,7 +16,7 @@ from scipy.sparse.linalg import eigsh
 
 from lib.errors import require
 from lib.patterns import EdgeTable, Pattern
-from lib.patterns.base import offsets_of
+from lib.patterns.base import expand, offsets_of
 
 DENSE_SPECTRUM = 512        # up to this many tokens all eigenvalues are computed, beyond it the largest two
 
@@ -24,22 +24,7 @@ DENSE_SPECTRUM = 512        # up to this many tokens all eigenvalues are compute
 def edges(pattern: Pattern, layer: int, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Queries and keys `(i, j)` of a layer, int64 each, by query, then key; a pair that several heads have counts
     once."""
-    plan = pattern.plan(layer, length)
-    if isinstance(plan, EdgeTable):
-        i = np.broadcast_to(np.arange(length)[:, None], plan.keys.shape)
-        codes = (i * length + plan.keys)[plan.keys >= 0]
-    else:
-        codes = np.concatenate([_offset_codes(plan, head, length) for head in range(pattern.heads)])
-    codes = np.unique(codes)
-    return codes // length, codes % length
-
-
-def _offset_codes(plan, head: int, length: int) -> np.ndarray:
-    offsets, i = offsets_of(plan, head), np.arange(length)[:, None]
-    leading = np.broadcast_to(np.arange(offsets.leading), (length, offsets.leading))
-    j = np.concatenate([i - np.array(offsets.distances), leading], axis=1)                 # (T, C)
-    there = (j >= 0) & (j < length) & ((j <= i) | (not offsets.causal))
-    return (i * length + j)[there]
+    return expand(pattern.plan(layer, length), length, pattern.heads).any(axis=0).nonzero()
 
 
 def adjacency(pattern: Pattern, layer: int, length: int) -> scipy.sparse.csr_array:
@@ -54,8 +39,7 @@ def layer_distances(pattern: Pattern, layer: int, length: int) -> tuple[int, ...
     heads = [] if isinstance(plan, EdgeTable) else [offsets_of(plan, head) for head in range(pattern.heads)]
     if heads and not any(offsets.leading for offsets in heads):
         return tuple(sorted({d for offsets in heads for d in offsets.distances if abs(d) < length}))
-    i, j = edges(pattern, layer, length)
-    return tuple(np.unique(i - j).tolist())
+    return tuple(np.unique(np.subtract(*edges(pattern, layer, length))).tolist())
 
 
 def stack_distances(pattern: Pattern, length: int) -> tuple[int, ...]:
@@ -69,7 +53,6 @@ def reachable_distances(steps: Sequence[Iterable[int]], limit: int) -> np.ndarra
 
     Row 0 is distance 0 alone. Exact, on a text without an end; the sets hold distances >= 0 (0 is the query itself).
     """
-    require(limit >= 1, "limit", limit, "an integer of at least 1")
     rows = [np.arange(limit) == 0]
     for step in steps:
         reached = np.zeros(limit, bool)
@@ -87,22 +70,18 @@ def stack_sums(pattern: Pattern, length: int) -> np.ndarray:
 
 def residues(distances: Iterable[int], modulus: int) -> np.ndarray:
     """How many distances are 0, 1, … modulo `modulus`, int64 `[modulus]`."""
-    require(modulus >= 1, "modulus", modulus, "an integer of at least 1")
     return np.bincount(np.array(list(distances), np.int64) % modulus, minlength=modulus)
 
 
 def reach_by_depth(pattern: Pattern, length: int, depth: int | None = None) -> np.ndarray:
-    """Share of (query, token) pairs that 1, 2, … `depth` layers connect, float64 `[depth]` (default: the pattern's
-    layers).
+    """Share of (query, token) pairs that 1, 2, … `depth` layers connect, float64 `[depth]` (default: all layers).
 
     Counts pairs j <= i of a causal pattern, all pairs of a bidirectional one. Layers are used in order, then from the
     first.
     """
-    depth = pattern.layers if depth is None else depth
-    require(depth >= 1, "depth", depth, "an integer of at least 1")
     pairs = length * (length + 1) // 2 if pattern.causal else length ** 2
     reach, shares = np.eye(length, dtype=np.float32), []                     # (T, T): row i is what query i reaches
-    for n in range(depth):
+    for n in range(depth or pattern.layers):
         reach = (adjacency(pattern, n % pattern.layers, length) @ reach > 0).astype(np.float32)
         shares.append(reach.sum(dtype=np.float64) / pairs)
     return np.array(shares)
@@ -115,12 +94,10 @@ def diameter(pattern: Pattern, layer: int, length: int) -> int | None:
 
 
 def spectral_gap(pattern: Pattern, layer: int, length: int) -> float:
-    """Second smallest eigenvalue of the normalised Laplacian `I - D^-1/2 A D^-1/2` of a layer's mask.
+    """Second smallest eigenvalue of the normalised Laplacian `I - D^-1/2 A D^-1/2` of a layer's mask, of T >= 2 tokens.
 
-    A has weight 1 where either token attends the other, and no self-loops. 0 where the graph is not connected; needs T
-    >= 2.
+    A has weight 1 where either token attends the other, and no self-loops. 0 where the graph is not connected.
     """
-    require(length >= 2, "length", length, "an integer of at least 2 (a gap needs two tokens)")
     attended = adjacency(pattern, layer, length).astype(np.float64)
     either = attended.maximum(attended.T)
     either.setdiag(0.0)
@@ -137,16 +114,5 @@ def spectral_gap(pattern: Pattern, layer: int, length: int) -> float:
 
 
 def prefix_discrepancy(word: Sequence[int], slope: Fraction) -> Fraction:
-    """Largest distance of the ones in a prefix from `slope` times its length, exactly; below 1 for a Christoffel
-    word."""
-    ones, worst = 0, Fraction(0)
-    for n, letter in enumerate(word, 1):
-        ones += letter
-        worst = max(worst, abs(ones - n * slope))
-    return worst
-
-
-def imbalance(word: Sequence[int]) -> int:
-    """Largest difference in ones between two equally long stretches of the word repeated for ever; 0 or 1: balanced."""
-    k, below = len(word), np.concatenate([[0], np.cumsum(np.tile(word, 2))])
-    return max((int(np.ptp(below[n:n + k] - below[:k])) for n in range(1, k + 1)), default=0)
+    """Largest distance of the ones in a prefix from `slope` times its length; below 1 for a Christoffel word."""
+    return max(abs(ones - n * slope) for n, ones in enumerate(np.cumsum(word).tolist(), 1))

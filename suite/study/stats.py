@@ -1,4 +1,4 @@
-"""Intervals: of mean losses over windows and seeds, Wilson's of a proportion, Student's over few values.
+"""Intervals of losses, accuracies and seeds; corrections for many comparisons; a line through runs over log tokens.
 
 What an interval covers is told by its `seeds`: from three seeds on it holds for other seeds and other text; with one or
 two it is over windows only, and says nothing of other seeds.
@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
 
 from lib.errors import require
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 LEVEL = 0.95
 ENOUGH_SEEDS = 3            # from here on an interval is over seeds too
+Windows = list[np.ndarray]  # an array `[S, N]` a held-out domain: S seeds, N windows
 
 
 @dataclass(frozen=True)
@@ -28,22 +33,13 @@ class Interval:
     seeds: int = 0                  # training runs behind it; 0: not known, or no run
     df: float = np.inf              # degrees of freedom of its standard error
 
-    @property
-    def se(self) -> float:
-        """Standard error; of a skewed interval (a proportion's) the mean of both sides."""
-        return (self.high - self.low) / 2 / self.quantile
-
-    @property
-    def quantile(self) -> float:
-        return float(stats.t.ppf((1 + LEVEL) / 2, self.df))
-
     def p(self, boundary: float = 0.0) -> float:
         """Two-sided p value against `boundary`: below 1 - `LEVEL` exactly where the interval leaves it out."""
         distance = boundary - self.estimate
         side = self.high - self.estimate if distance > 0 else self.estimate - self.low
         if side <= 0:
             return 1.0 if distance == 0 else 0.0
-        return float(2 * stats.t.sf(abs(distance) / side * self.quantile, self.df))
+        return float(2 * stats.t.sf(abs(distance) / side * quantile(self.df), self.df))
 
     def shifted(self, by: float) -> Interval:
         return replace(self, estimate=self.estimate + by, low=self.low + by, high=self.high + by)
@@ -62,10 +58,16 @@ class Interval:
         return "within" if -margin <= self.low and self.high <= margin and margin > 0 else "undecided"
 
 
+def quantile(df: float) -> float:
+    return float(stats.t.ppf((1 + LEVEL) / 2, df))
+
+
 def seed_words(seeds: int) -> str:
     """How many seeds an interval is of, where a reader must know: `one seed`, `two seeds`; else nothing."""
     return {1: "one seed", 2: "two seeds"}.get(seeds, "")
 
+
+# Means
 
 def mean_interval(strata: Sequence[np.ndarray]) -> Interval:
     """Interval of the mean over strata of each stratum's mean.
@@ -77,54 +79,50 @@ def mean_interval(strata: Sequence[np.ndarray]) -> Interval:
     `SuiteError` where a value is not finite or the strata have different numbers of seeds.
     """
     tables = [np.atleast_2d(np.asarray(s, dtype=float)) for s in strata]
-    shapes = [t.shape for t in tables]
-    alike = len(tables) > 0 and all(t.ndim == 2 and t.shape[1] >= 2 and len(t) == len(tables[0]) for t in tables)
-    require(alike, "strata", shapes, "arrays of at least two windows, of as many seeds each")
+    shapes, seeds = [t.shape for t in tables], len(tables[0])
+    require(all(t.shape[1] >= 2 and len(t) == seeds for t in tables), "strata", shapes,
+            "arrays of at least two windows, of as many seeds each")
     require(all(np.isfinite(t).all() for t in tables), "strata", "not finite", "finite numbers")
-    estimate, count, seeds = float(np.mean([t.mean() for t in tables])), sum(t.shape[1] for t in tables), len(tables[0])
-    parts = components(tables)
+    estimate, count = float(np.mean([t.mean() for t in tables])), sum(t.shape[1] for t in tables)
+    of_windows = sum(t.mean(axis=0).var(ddof=1) / t.shape[1] for t in tables) / len(tables) ** 2
+    parts = [(float(of_windows), count - len(tables))]                      # variance of the mean, degrees of freedom
+    if seeds >= ENOUGH_SEEDS:
+        by_seed = np.mean([t.mean(axis=1) for t in tables], axis=0)
+        parts.append((float(by_seed.var(ddof=1) / seeds), seeds - 1))
     variance = sum(v for v, _ in parts)
     if variance <= (1e-12 * max(1.0, abs(estimate))) ** 2:
         return Interval(estimate, estimate, estimate, count, seeds)          # nothing varies: the interval is the value
     df = variance ** 2 / sum(v ** 2 / n for v, n in parts)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, df)) * float(np.sqrt(variance))
+    half = quantile(df) * float(np.sqrt(variance))
     return Interval(estimate, estimate - half, estimate + half, count, seeds, df)
 
 
-def components(tables: Sequence[np.ndarray]) -> list[tuple[float, int]]:
-    """Variance of the mean and degrees of freedom, of the windows and (with enough) of the seeds. tables: `[S, N]`
-    each."""
-    windows = sum(t.mean(axis=0).var(ddof=1) / t.shape[1] for t in tables) / len(tables) ** 2
-    found = [(float(windows), sum(t.shape[1] - 1 for t in tables))]
-    if len(tables[0]) >= ENOUGH_SEEDS:
-        by_seed = np.mean([t.mean(axis=1) for t in tables], axis=0)
-        found.append((float(by_seed.var(ddof=1) / len(by_seed)), len(by_seed) - 1))
-    return found
-
-
-def paired_difference(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> Interval:
-    """Mean of `a - b` with its interval; `a` and `b` hold the same windows in the same order, stratum by stratum."""
-    require(len(a) == len(b) and all(np.shape(x) == np.shape(y) for x, y in zip(a, b, strict=False)), "a, b",
-            ([np.shape(x) for x in a], [np.shape(y) for y in b]), "the same windows in both")
-    return mean_interval([np.asarray(x) - np.asarray(y) for x, y in zip(a, b, strict=True)])
+def minus(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> Windows:
+    """`a - b`, stratum by stratum; both hold the same windows in the same order."""
+    shapes = [[np.shape(x) for x in strata] for strata in (a, b)]
+    require(shapes[0] == shapes[1], "a, b", shapes, "the same windows in both")
+    return [np.asarray(x) - np.asarray(y) for x, y in zip(a, b, strict=True)]
 
 
 def mean_over_runs(values: Sequence[float]) -> Interval:
     """Student's interval of a mean over values of which each is a run's (seeds), two at least."""
     values = np.asarray(values, dtype=float)
-    require(values.ndim == 1 and len(values) >= 2 and bool(np.isfinite(values).all()), "values", values.tolist(),
+    require(len(values) >= 2 and bool(np.isfinite(values).all()), "values", values.tolist(),
             "at least two finite numbers")
-    df = len(values) - 1
-    half = float(stats.t.ppf((1 + LEVEL) / 2, df) * values.std(ddof=1) / np.sqrt(len(values)))
-    mean = float(values.mean())
+    df, mean = len(values) - 1, float(values.mean())
+    half = float(quantile(df) * values.std(ddof=1) / np.sqrt(len(values)))
     return Interval(mean, mean - half, mean + half, len(values), len(values), df)
 
 
+def sample_std(values: Sequence[float]) -> float:
+    """Standard deviation with n - 1: what a spread over seeds estimates."""
+    return float(np.std(values, ddof=1))
+
+
+# Proportions
+
 def wilson(successes: float, trials: int, seeds: int = 0) -> Interval:
-    """Wilson's score interval of a proportion. successes may be a fraction: a mean of shares over `trials`
-    sequences."""
-    possible = trials >= 1 and 0 <= successes <= trials
-    require(possible, "successes", (successes, trials), "0 to trials, of at least 1 trial")
+    """Wilson's score interval of a proportion. successes may be a fraction: a sum of shares over `trials` sequences."""
     from statsmodels.stats.proportion import proportion_confint
     low, high = proportion_confint(successes, trials, alpha=1 - LEVEL, method="wilson")
     share = successes / trials
@@ -146,7 +144,7 @@ def accuracy_difference(a: np.ndarray, b: np.ndarray) -> Interval:
     """Accuracy of `a` minus that of `b`, paired by item (`accuracy`); Newcombe's where no difference varies."""
     a, b = (np.atleast_2d(np.asarray(x, dtype=float)) for x in (a, b))
     if np.ptp(a - b) > 0:
-        return paired_difference([a], [b])
+        return mean_interval(minus([a], [b]))
     from statsmodels.stats.proportion import confint_proportions_2indep
     N, counts = a.shape[1], [float(x.mean(axis=0).sum()) for x in (a, b)]
     low, high = confint_proportions_2indep(counts[0], N, counts[1], N, method="newcomb", compare="diff",
@@ -155,15 +153,80 @@ def accuracy_difference(a: np.ndarray, b: np.ndarray) -> Interval:
     return Interval(estimate, min(estimate, float(low)), max(estimate, float(high)), N, len(a))
 
 
+# Many comparisons
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjusted p values: how sure a finding is when as many were looked for."""
     if not len(p_values):
         return []
     from statsmodels.stats.multitest import multipletests
-    return [float(p) for p in multipletests(p_values, alpha=1 - LEVEL, method="holm")[1]]
+    return multipletests(p_values, alpha=1 - LEVEL, method="holm")[1].tolist()
 
 
-def sample_std(values: Sequence[float]) -> float:
-    """Standard deviation with n - 1: what a spread over seeds estimates."""
-    require(len(values) >= 2, "values", len(values), "at least two")
-    return float(np.std(values, ddof=1))
+def corrected_signs(table: pd.DataFrame) -> list[str]:
+    """`below`, `above` or `undecided` for each row of a table of intervals, with Holm's correction for their number."""
+    found = [Interval(row.estimate, row.low, row.high, 0, df=row.df) for row in table.itertuples()]
+    return [own.sign() if p < 1 - LEVEL else "undecided"
+            for own, p in zip(found, holm([own.p() for own in found]), strict=True)]
+
+
+def correlation(x: Sequence[float], y: Sequence[float], what_x: str, what_y: str) -> str:
+    """Whether two quantities go together over models, by Spearman's rank correlation: a sentence."""
+    if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
+        return f"{what_y} against {what_x}: too few different models ({len(x)}) for a correlation."
+    found = stats.spearmanr(x, y)
+    word = ("rises" if found.statistic > 0 else "falls") if found.pvalue < 1 - LEVEL else "shows no monotone relation"
+    return f"{what_y} {word} with {what_x} (Spearman {found.statistic:+.2f}, p = {found.pvalue:.2g}, {len(x)} models)."
+
+
+# A line over log tokens
+
+@dataclass(frozen=True)
+class Trend:
+    """Least squares of values (one a pair of runs) on log2 of training tokens; runs of one length are replicates."""
+    tokens: np.ndarray              # [n], ascending or not
+    fitted: Any                     # statsmodels' results
+    windows: Sequence[Windows]      # of each pair its difference by window, `[N]` a domain
+
+    @property
+    def slope(self) -> Interval:
+        """What a doubling of the tokens adds, with Student's interval over the runs."""
+        low, high = self.fitted.conf_int(1 - LEVEL)[1]
+        runs = len(self.tokens)
+        return Interval(float(self.fitted.params[1]), float(low), float(high), runs, runs, float(self.fitted.df_resid))
+
+    def extrapolated(self, tokens: float) -> Interval:
+        """The value of one further pair of runs of so many tokens: its prediction interval, widened by what other
+        held-out windows would change: the line's value is a weighted sum of the pairs', in every window."""
+        x, to = np.log2(self.tokens), np.log2(tokens)
+        seen = self.fitted.get_prediction([[1.0, to]]).summary_frame(alpha=1 - LEVEL).iloc[0]
+        weights = 1 / len(x) + (to - x.mean()) * (x - x.mean()) / ((x - x.mean()) ** 2).sum()               # [n]
+        text = mean_interval([np.tensordot(weights, np.stack(own), axes=1) for own in zip(*self.windows, strict=True)])
+        estimate = float(seen["mean"])
+        half = float(np.hypot(seen["obs_ci_upper"] - estimate, text.high - text.estimate))
+        return Interval(estimate, estimate - half, estimate + half, text.count, len(x), float(self.fitted.df_resid))
+
+    def crossing(self) -> float | None:
+        """Tokens at which the line is zero, where its slope is told from zero; beyond 2^100 it is as good as never."""
+        at = -self.fitted.params[0] / self.fitted.params[1] if self.slope.sign() != "undecided" else np.inf
+        return float(2.0 ** at) if 0 <= at <= 100 else None
+
+
+def fit(tokens: Sequence[float], values: Sequence[float], windows: Sequence[Windows]) -> Trend | None:
+    """The line, or None where the runs are too few or of one number of tokens alone."""
+    x, y = np.asarray(tokens, dtype=float), np.asarray(values, dtype=float)
+    if len(x) < 3 or len(set(x.tolist())) < 2:            # two points fit any line, and leave nothing to judge it by
+        return None
+    from statsmodels.regression.linear_model import OLS
+    return Trend(x, OLS(y, np.column_stack([np.ones_like(x), np.log2(x)])).fit(), windows)
+
+
+def linearised(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Values whose mean is the ratio of all sums to all counts and whose spread is that ratio's, to first order.
+
+    sums: `[S, N]`, of S seeds and N windows; counts: `[N]`, tokens of each window. The delta method: a window counts by
+    what it differs from the ratio, so that windows without a token neither help nor hurt.
+    """
+    mean = counts.mean()
+    ratio = sums.mean() / mean
+    return ratio + (sums - ratio * counts) / mean

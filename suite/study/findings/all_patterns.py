@@ -11,10 +11,8 @@ from scipy.stats import spearmanr
 from lib.patterns import Pattern
 from suite.plan.cost import attention_training_flops, training_flops
 from suite.study import graph
-from suite.study.conclusions import corrected_signs
-from suite.study.frames import Model, Study, interval
-from suite.study.stats import holm
-from suite.study.tables import mean_loss, select
+from suite.study.frames import Model, Study
+from suite.study.stats import corrected_signs, holm
 
 WORDS = {"below": "lower loss", "above": "higher loss", "undecided": "not told apart"}
 
@@ -35,31 +33,28 @@ def overview(study: Study, lengths: Sequence[int]) -> pd.DataFrame:
     Counted: the attention's operations of a training token, forward and backward, in millions, and their share of the
     whole model's. Measured: training tokens a second, one thread, while other runs trained beside it.
     """
-    speeds = select(study.table, "nll", length=lengths[0]).groupby("name")["run_tokens_per_s"].mean()
     rows = []
     for model in study.language_models:
         attention = attention_training_flops(model.run, model.pairs, tokens=1)
-        whole = training_flops(model.run, model.pairs, tokens=1)
         rows.append({"name": model.name, "role": model.labels.role,
                      "keys a query": model.pairs / (model.run.model.layers * model.length),
-                     "tokens/s": speeds[model.name], "attention, Mflop a token": attention / 1e6,
-                     "attention's share, %": 100 * attention / whole})
+                     "attention, Mflop a token": attention / 1e6,
+                     "attention's share, %": 100 * attention / training_flops(model.run, model.pairs, tokens=1)})
     table = pd.DataFrame(rows).set_index("name")
+    speeds = study.rows("nll", length=lengths[0]).groupby("name")["run_tokens_per_s"].mean()
+    table.insert(2, "tokens/s", speeds)
     for length in lengths:
-        table[f"perplexity at {length}"] = np.exp(mean_loss(study.table, length))
+        table[f"perplexity at {length}"] = np.exp(study.losses(length))
     return table.sort_values(f"perplexity at {lengths[0]}")
 
 
 def by_domain(study: Study, reference: Model) -> pd.DataFrame:
     """`Study.against` by held-out domain: rows are models, best mean first; a cell is the estimate and whether it stays
     apart from zero when corrected by Holm over the patterns of its domain."""
-    columns = {}
-    for domain in study.database.corpus.domains:
-        table = study.against(reference, domains=[domain])
-        signs = corrected_signs([interval(row) for _, row in table.iterrows()])
-        columns[domain] = pd.Series([(estimate, sign != "undecided") for estimate, sign
-                                     in zip(table["estimate"], signs, strict=True)], index=table.index)
-    cells = pd.DataFrame(columns)
+    tables = {domain: study.against(reference, domains=[domain]) for domain in study.database.corpus.domains}
+    cells = pd.DataFrame({domain: pd.Series([(estimate, sign != "undecided") for estimate, sign
+                                             in zip(own["estimate"], corrected_signs(own), strict=True)], own.index)
+                          for domain, own in tables.items()})
     return cells.loc[cells.map(lambda cell: cell[0]).mean(axis=1).sort_values().index]
 
 
@@ -68,8 +63,8 @@ def standing(study: Study, tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
     (each of `Study.against`), corrected by Holm within it."""
     rows = []
     for length, table in tables.items():
-        rivals = table[[study[name].labels.role != "baseline" for name in table.index]]
-        signs = corrected_signs([interval(row) for _, row in rivals.iterrows()])
+        rivals = table[table.index.isin(sparse(study))]
+        signs = corrected_signs(rivals)
         lower = [short(name) for name, sign in zip(rivals.index, signs, strict=True) if sign == "below"]
         rows.append({"length": length, "patterns": len(rivals), "whose is lower": "; ".join(lower),
                      **{words: signs.count(sign) for sign, words in WORDS.items()}})

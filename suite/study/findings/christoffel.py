@@ -12,56 +12,49 @@ from lib.patterns import Pattern
 from lib.patterns.christoffel import carry_word, coprime_neighbours
 from suite.study import graph
 from suite.study.frames import Model, Study
-from suite.study.tables import select
-
-DOCUMENT_LENGTH = 2048
 
 
-def offsets(m: int, k: int, length: int | None = None, window: int = 0) -> tuple[int, ...]:
-    """Distances of the word m/k, its period repeated over `length`, the query itself and a window included."""
-    word = carry_word(m, k, length)
-    return tuple(sorted({*range(window + 1), *(o for o, carry in enumerate(word) if carry)}))
+def offsets(m: int, k: int, window: int = 0) -> list[int]:
+    """Distances of one period of the word m/k, the query itself and a window included."""
+    return sorted({*range(window + 1), *np.flatnonzero(carry_word(m, k)).tolist()})
 
 
 def residue_table(words: Mapping[str, tuple[int, int]], modulus: int = 8) -> pd.DataFrame:
     """Audit row 22: gcd, period, gaps and residue classes of each word."""
     rows = []
     for name, (m, k) in words.items():
-        ones = [o for o, carry in enumerate(carry_word(m, k)) if carry]
-        gaps = sorted({b - a for a, b in zip(ones[:-1], ones[1:], strict=True)})
+        ones = np.flatnonzero(carry_word(m, k))
         rows.append({"word": name, "gcd": math.gcd(m, k), "period": k // math.gcd(m, k),
-                     "gaps": ", ".join(map(str, gaps)), f"residues mod {modulus}": len({o % modulus for o in ones}),
+                     "gaps": ", ".join(map(str, np.unique(np.diff(ones)))),
+                     f"residues mod {modulus}": len(set(ones % modulus)),
                      "coprime neighbours": str(coprime_neighbours(m, k))})
     return pd.DataFrame(rows).set_index("word")
 
 
 def residue_counts(patterns: Mapping[str, Pattern], length: int, modulus: int = 8) -> dict[str, pd.Series]:
     """How many distances of the first layer fall into each residue class; the query itself left out."""
-    def counts(pattern: Pattern) -> pd.Series:
-        distances = [d for d in graph.layer_distances(pattern, 0, length) if d]
-        return pd.Series(graph.residues(distances, modulus), index=range(modulus))
-    return {name: counts(pattern) for name, pattern in patterns.items()}
+    return {name: pd.Series(graph.residues(set(graph.layer_distances(pattern, 0, length)) - {0}, modulus))
+            for name, pattern in patterns.items()}
 
 
-def reach(distances: Sequence[int], depth: int, length: int) -> list[float]:
-    """Share of the distances 0 ... length - 1 that are sums of 1, 2, ... depth of `distances` (0 is one of them)."""
-    return graph.reachable_distances([distances] * depth, length)[1:].mean(axis=1).tolist()
-
-
-def document_reach(depth: int = 4, length: int = DOCUMENT_LENGTH, seed: int = 0) -> pd.DataFrame:
-    """Audit row 24 at the document's size: rows are depths, columns masks of 64 keys of 512 (or near)."""
-    random = np.random.default_rng(seed).choice(np.arange(1, 512), 64, replace=False)
+def document_reach(depth: int = 4, length: int = 2048) -> pd.DataFrame:
+    """Audit row 24 at the document's size, for masks of 64 keys of 512 (or near): the share of the distances below
+    `length` that are sums of 1, 2, ... `depth` of a mask's (0 is one of them). Rows are depths, columns masks."""
+    random = np.random.default_rng(0).choice(np.arange(1, 512), 64, replace=False)
     masks = {"Christoffel 64/512 (stride 8)": offsets(64, 512), "Christoffel 63/512": offsets(63, 512),
              "Christoffel 61/512": offsets(61, 512), "Christoffel 55/512, W=8": offsets(55, 512, window=8),
-             "Random offsets, 64 of 512": (0, *random.tolist()), "Local window, W=64": tuple(range(65))}
-    return pd.DataFrame({name: reach(distances, depth, length) for name, distances in masks.items()},
-                        index=pd.Index(range(1, depth + 1), name="layers"))
+             "Random offsets, 64 of 512": [0, *random.tolist()], "Local window, W=64": range(65)}
+    return by_layers({name: graph.reachable_distances([mask] * depth, length) for name, mask in masks.items()})
 
 
 def stack_reach(patterns: Mapping[str, Pattern], length: int) -> pd.DataFrame:
     """The same for the masks trained here, layer after layer, each layer with its own offsets."""
-    shares = {name: graph.stack_sums(pattern, length)[1:].mean(axis=1) for name, pattern in patterns.items()}
-    return pd.DataFrame(shares).rename(index=lambda layer: layer + 1).rename_axis("layers")
+    return by_layers({name: graph.stack_sums(pattern, length) for name, pattern in patterns.items()})
+
+
+def by_layers(reached: Mapping[str, np.ndarray]) -> pd.DataFrame:
+    shares = pd.DataFrame({name: rows.mean(axis=1) for name, rows in reached.items()})
+    return shares.drop(index=0).rename_axis("layers")
 
 
 def at_window(study: Study, window: int) -> dict[str, Model]:
@@ -80,15 +73,8 @@ def by_window(study: Study, windows: Sequence[int]) -> dict[str, pd.DataFrame]:
     return tables
 
 
-def gradient_norms(study: Study) -> pd.DataFrame:
-    """Norm of the loss's gradient by layer at the end of training (mean over seeds): rows are layers, columns
-    models."""
-    return select(study.table, "gradient_norm").pivot_table(index="layer", columns="name", values="value")
-
-
 def cost_table(study: Study) -> pd.DataFrame:
     """Counted memory of the scores and the operations of attention, by language model."""
-    rows = select(study.table, "attention_memory_ratio")
-    columns = {"score memory, dense / mask": ("value", "mean"), "keys a query": ("keys_per_query", "mean")}
-    table = rows.groupby("name").agg(**columns)
-    return table.sort_values("score memory, dense / mask", ascending=False)
+    table = study.rows("attention_memory_ratio").groupby("name")[["value", "keys_per_query"]].mean()
+    return table.set_axis(["score memory, dense / mask", "keys a query"], axis=1).sort_values(
+        "score memory, dense / mask", ascending=False)

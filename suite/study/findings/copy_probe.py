@@ -25,23 +25,22 @@ COLUMNS = ["series", "theta rate", *CELL, "distance", "accuracy", "low", "high",
 
 def models(study: Study, distances: Sequence[int]) -> list[Model]:
     """The probe's models that are asked for these distances."""
-    probes = [model for model in study.models if model.labels.task == PROBE]
-    return [model for model in probes if dict(model.run.data.parameters)["distances"] == tuple(distances)]
+    return [model for model in study.models if model.labels.task == PROBE
+            and dict(model.run.data.parameters)["distances"] == tuple(distances)]
 
 
 def cells(study: Study, distances: Sequence[int]) -> pd.DataFrame:
     """One row a cell at these distances: accuracy with its interval over sequences, and whether some layer has a rung
     within one token of the distance."""
     rows = []
-    for model in models(study, distances):
-        for seed, job in model.by_seed.items():
-            alphas = comparisons.alphas(study, job) if model.labels.start else [1.0]
-            for place, distance in enumerate(sorted(distances)):
-                split = f"distance={distance}" if len(distances) > 1 else job.run.data.source
-                right = accuracy(comparisons.sequences(study, [job], split))
-                rows.append([model.labels.series, model.labels.theta_lr, model.labels.depth, model.labels.start, seed,
-                             place, distance, right.estimate, right.low, right.high,
-                             lands(alphas, distance, model.length), model.run.pattern.name == "blurred"])
+    for model, seed, job in [(model, *own) for model in models(study, distances) for own in model.by_seed.items()]:
+        alphas = comparisons.alphas(study, job) if model.labels.start else [1.0]
+        for place, distance in enumerate(sorted(distances)):
+            split = f"distance={distance}" if len(distances) > 1 else job.run.data.source
+            right = accuracy(comparisons.sequences(study, [job], split))
+            rows.append([model.labels.series, model.labels.theta_lr, model.labels.depth, model.labels.start, seed,
+                         place, distance, right.estimate, right.low, right.high,
+                         lands(alphas, distance, model.length), model.run.pattern.name == "blurred"])
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

@@ -18,9 +18,7 @@ from suite.settings import progress
 from suite.settings.parameters import Parameters
 from suite.settings.profiles import Profile
 from suite.study import comparisons
-from suite.study.conclusions import listing
 from suite.study.frames import Study
-from suite.study.tables import named
 
 # Ways to attend, as figures call them. The float64 reference, which is for checks, is in no figure.
 NAMES = {"dense": "Dense SDPA", "masked": "SDPA with a mask", "gather": "Materialised gather",
@@ -73,7 +71,7 @@ def block_shares(setting: cases.Setting, lengths: Sequence[int]) -> pd.DataFrame
 
 def throughput(study: Study) -> pd.DataFrame:
     """Training tokens a second of the suite's own runs, and training time over that of dense; means over seeds."""
-    speeds = named(study.table).drop_duplicates("run").groupby("name")["run_tokens_per_s"].mean()
+    speeds = study.named.drop_duplicates("run").groupby("name")["run_tokens_per_s"].mean()
     dense = study.model("Dense")
     ratios = [(model.name, comparisons.speed_ratio(study, model, dense)) for model in study.language_models]
     times = {name: getattr(ratio, "estimate", ratio) for name, ratio in ratios}
@@ -93,11 +91,12 @@ def say_times(rows: Sequence[Row]) -> str:
     faster than dense attention in three rounds of four."""
     own = select(rows, "time", backend=tables.own_backend(rows), pass_=BOTH)
     longest = max(row.length for row in own)
-    parts = listing([f"{faster(row)} than {NAMES[row.against]}" for row in own if row.length == longest])
+    parts = [f"{faster(row)} than {NAMES[row.against]}" for row in own if row.length == longest]
+    listed = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     dense = sorted((row for row in own if row.against == "dense"), key=lambda row: row.length)
     behind = max((row.length for row in dense if row.spread[0] <= 1), default=0)
     lead = next((f"from T = {row.length:,} on" for row in dense if row.length > behind), "at no length measured")
-    return (f"At T = {longest:,}, forward and backward, {NAMES[own[0].backend]} is {parts}. It is "
+    return (f"At T = {longest:,}, forward and backward, {NAMES[own[0].backend]} is {listed}. It is "
             f"faster than dense in three rounds of four {lead}.")
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from lib.config import TrainConfig
 from lib.patterns import build
 from lib.patterns.learned import alpha_of, fractional_rungs
 from lib.patterns.rungs import base_rungs
-from suite import evals
 from suite.study import comparisons
 from suite.study.frames import Model, Study
 
@@ -46,22 +44,15 @@ def learned(study: Study) -> list[Model]:
 
 def paths(study: Study, models: Sequence[Model]) -> dict[str, pd.DataFrame]:
     """Alpha in training, by the model's name: rows are optimiser steps, columns layers; the first seed's run."""
-    found = {}
-    for model in models:
-        rows = study.metrics(model.jobs[0])
-        rows = rows[(rows["measure"] == "alpha") & rows["step"].notna()]
-        found[model.name] = rows.pivot_table(index="step", columns="layer", values="value")
-    return found
+    return {model.name: study.metrics(model.jobs[0]).query("measure == 'alpha'").dropna(subset="step").pivot_table(
+        index="step", columns="layer", values="value") for model in models}
 
 
 def moves(study: Study, models: Sequence[Model]) -> pd.DataFrame:
     """How far alpha moved in each run: the layer that moved most, and the lowest and highest alpha at the end."""
-    rows = []
-    for model in models:
-        for seed, job in model.by_seed.items():
-            ends = comparisons.alphas(study, job)
-            rows.append({"name": model.name, "seed": seed, "lowest alpha": min(ends), "highest alpha": max(ends),
-                         "largest move": comparisons.alpha_travel(study, Model(model.name, (job,)))})
+    rows = [(model.name, seed, comparisons.alpha_travel(study, Model(model.name, (job,))),
+             min(comparisons.alphas(study, job)), max(comparisons.alphas(study, job)))
+            for model in models for seed, job in model.by_seed.items()]
     columns = ["name", "seed", "largest move", "lowest alpha", "highest alpha"]
     return pd.DataFrame(rows, columns=columns).set_index("name")
 
@@ -69,7 +60,6 @@ def moves(study: Study, models: Sequence[Model]) -> pd.DataFrame:
 def landscape(study: Study, model: Model) -> pd.DataFrame:
     """Loss with one layer's alpha at another value, minus the loss as learned (nats a token, mean over seeds): rows are
     alphas, columns layers."""
-    asked = study.evaluation(model.jobs[0], "alpha_landscape")
-    values = evals.build(asked.name, **dict(asked.parameters)).alphas
-    changes = np.stack([study.array(job, asked.name, "change") for job in model.jobs])          # (S, L, A, windows)
+    changes, variants = comparisons.landscape(study, model)                                     # (S, L, A, windows)
+    values = [float(variant.removeprefix("alpha=")) for variant in variants]
     return pd.DataFrame(changes.mean(axis=(0, 3)).T, index=pd.Index(values, name="alpha")).rename_axis(columns="layer")

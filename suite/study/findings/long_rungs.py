@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,23 +10,20 @@ import pandas as pd
 from lib.config import TrainConfig
 from lib.patterns import EdgeTable, Pattern
 from suite import published
-from suite.experiments.base import Job
 from suite.study.comparisons import (LOCAL, Pair, beside_local, by_length, by_tokens, copy_gains, copy_models, reaches,
                                      recurrence_difference, recurrence_edges, sequences, whole, with_recurrence)
-from suite.study.conclusions import corrected_signs
 from suite.study.figures import short
-from suite.study.frames import Study, interval, row
-from suite.study.stats import Interval, accuracy
-from suite.study.trend import Trend
+from suite.study.frames import Study, as_table, row
+from suite.study.stats import Trend, accuracy, corrected_signs
 
 PAPER_TOKENS = TrainConfig().tokens             # of one of the paper's runs: 425,984,000
 
 
 def compared(study: Study) -> list[str]:
-    """The series that have losses by distance to the evidence, which are the whole runs beside the local window."""
-    names = dict.fromkeys(model.labels.series for model in study.language_models
-                          if any(evaluation.name == "recurrence" for evaluation in model.jobs[0].evaluations))
-    return sorted(set(names) - {LOCAL}, key=lambda name: (name == "Dense", list(names).index(name)))
+    """The series that have losses by distance to the evidence, which are the whole runs beside the local window; dense
+    last."""
+    names = dict.fromkeys(model.labels.series for model in study.language_models if model.asked("recurrence"))
+    return sorted((name for name in names if name != LOCAL), key=lambda name: name == "Dense")
 
 
 def swept(study: Study) -> list[str]:
@@ -51,36 +46,30 @@ def logged(study: Study, pair: Pair) -> pd.DataFrame:
 
     Of a few windows and in the middle of a run's own schedule, so that they say less than runs that end there.
     """
-    def curve(job: Job) -> pd.Series:
-        rows = study.metrics(job)
-        return rows[(rows["measure"] == "nll") & rows["step"].notna()].groupby("step")["value"].mean()
     train = pair[0].run.train
-    table = pd.DataFrame({f"seed {job.run.train.seed}": curve(job) - curve(local)
+    table = pd.DataFrame({f"seed {job.run.train.seed}": study.curve(job, "nll") - study.curve(local, "nll")
                           for job, local in study.paired(*pair)})
     return table.set_axis((table.index.astype(float) * (train.tokens / train.steps)).astype(int))
 
 
-def line(trend: Trend | None, until: int = PAPER_TOKENS) -> pd.DataFrame:
-    """The fitted line with its prediction band from the fewest tokens to `until`."""
+def line(trend: Trend | None) -> pd.DataFrame:
+    """The fitted line with its prediction band, from the fewest tokens to the paper's."""
     if trend is None:
         return pd.DataFrame()
-    at = np.geomspace(trend.tokens.min(), max(until, trend.longest), 40)
-    return pd.DataFrame([row(trend.extrapolated(tokens), tokens=tokens) for tokens in at]).set_index("tokens")
+    at = np.geomspace(trend.tokens.min(), max(PAPER_TOKENS, trend.tokens.max()), 40)
+    return as_table({tokens: trend.extrapolated(tokens) for tokens in at}, "tokens")
 
 
 def extrapolation(trends: Mapping[str, Trend | None], tokens: int = PAPER_TOKENS) -> pd.DataFrame:
     """What the line of each series says at the paper's tokens, how far that is from the data, and where it is zero."""
-    rows = [{"series": name, "pairs of runs": len(trend.values),
-             "doublings seen": np.log2(trend.longest / trend.tokens.min()),
-             "doublings beyond": max(0.0, np.log2(tokens / trend.longest)),
-             **row(trend.extrapolated(tokens)), "zero at, tokens": trend.crossing() or np.nan}
-            for name, trend in trends.items() if trend is not None]
-    return pd.DataFrame(rows).drop(columns=["seeds", "df"], errors="ignore")
-
-
-def points(values: Mapping[Any, Interval], index: str) -> pd.DataFrame:
-    """Intervals as points of a figure."""
-    return pd.DataFrame([row(value, **{index: key}) for key, value in values.items()]).set_index(index)
+    rows = []
+    for name, trend in [(name, trend) for name, trend in trends.items() if trend is not None]:
+        longest, there = trend.tokens.max(), trend.extrapolated(tokens)
+        rows.append({"series": name, "pairs of runs": len(trend.tokens),
+                     "doublings seen": np.log2(longest / trend.tokens.min()),
+                     "doublings beyond": max(0.0, np.log2(tokens / longest)), "estimate": there.estimate,
+                     "low": there.low, "high": there.high, "zero at, tokens": trend.crossing() or np.nan})
+    return pd.DataFrame(rows)
 
 
 def by_domain(study: Study, names: Sequence[str], length: int) -> pd.DataFrame:
@@ -100,9 +89,8 @@ def by_evidence(study: Study, series: str, length: int, kind: str = "recurrence"
     names = [f"{first}-{end - 1}" for first, end in zip(edges, [*edges[1:], length], strict=True)] + ["first time"]
     counts = sum(study.array(job, "recurrence", f"{kind}_count.{domain}").sum(axis=0)
                  for domain in study.database.corpus.domains)
-    rows = [row(recurrence_difference(study, pair, [at], kind), bin=name, share=counts[at] / counts.sum())
-            for at, name in enumerate(names) if counts[at] > 0]
-    return pd.DataFrame(rows).set_index("bin")
+    return as_table({name: recurrence_difference(study, pair, [at], kind) for at, name in enumerate(names)
+                     if counts[at] > 0}, "bin").assign(share=counts[counts > 0] / counts.sum())
 
 
 def reach_marks(study: Study, series: str, length: int) -> dict[str, float]:
@@ -120,33 +108,32 @@ def reach_marks(study: Study, series: str, length: int) -> dict[str, float]:
 def copies(study: Study) -> dict[str, pd.DataFrame]:
     """Accuracy of planted copies with its interval over sequences: a table a series, index the distance."""
     names = dict.fromkeys(model.labels.series for model in study.models if model.labels.task == "copying")
-    return {name: points({distance: accuracy(sequences(study, model.jobs, "copying"))
-                          for distance, model in sorted(copy_models(study, name).items())}, "distance")
-            for name in names}
+    return {name: as_table({distance: accuracy(sequences(study, model.jobs, "copying")) for distance, model
+                            in sorted(copy_models(study, name).items())}, "distance") for name in names}
 
 
 def published_gain() -> pd.DataFrame:
-    """Published: fixed rungs minus the ramp at W = 8, nats a token: rows are training tokens, columns datasets."""
-    table = published.read("training_curves").query("window == 8 and seed == 42 and base == 'fibonacci'")
-    losses = table.assign(loss=np.log(table["perplexity"])).pivot_table(index="step", columns=["schedule", "dataset"],
-                                                                       values="loss")
-    gain = losses["fixed"] - losses["linear"]
+    """`published.ramp_gain` by training tokens."""
+    gain = published.ramp_gain("training_curves", "step")
     return gain.set_axis(gain.index * (PAPER_TOKENS // TrainConfig().steps))
 
 
 def answer(study: Study, series: str, share: float, length: int) -> pd.DataFrame:
     """Where a series is better and where worse than the local window: a row an axis, corrected by Holm over all
     comparisons of the table. share: of a whole run's tokens, in the comparison of lengths."""
-    domains, evidence = by_domain(study, [series], length).set_index("group"), by_evidence(study, series, length)
-    axes = {"training tokens": {short(tokens): found for tokens, found in by_tokens(study, series, length).items()},
-            "training length": by_length(study, series, share),
-            "text": {name: interval(own) for name, own in domains.iterrows()},
-            "distance to the evidence": {name: interval(own) for name, own in evidence.iterrows()},
-            "planted copies": {distance: replace(gain, estimate=-gain.estimate, low=-gain.high, high=-gain.low)
-                               for distance, gain in copy_gains(study, series).items()}}      # below 0: better
-    cells = [(axis, str(name), found) for axis, values in axes.items() for name, found in values.items()]
-    table = pd.DataFrame(cells, columns=["axis", "at", "sign"]).assign(sign=corrected_signs([own for *_, own in cells]))
+    tables = {"training tokens": by_tokens(study, series, length).rename(short),
+              "training length": by_length(study, series, share),
+              "text": by_domain(study, [series], length).set_index("group"),
+              "distance to the evidence": by_evidence(study, series, length),
+              "planted copies": flipped(as_table(copy_gains(study, series)))}
+    table = pd.concat(tables, names=["axis", "at"]).reset_index()
+    table = table.assign(sign=corrected_signs(table), at=table["at"].astype(str))
     places = {words: table[table["sign"] == sign].groupby("axis")["at"].agg(", ".join)
               for sign, words in (("below", "better at"), ("above", "worse at"))}
     counts = table.groupby("axis", sort=False).size()
     return pd.DataFrame({"comparisons": counts, **places}).loc[counts.index].fillna("nowhere")
+
+
+def flipped(gains: pd.DataFrame) -> pd.DataFrame:
+    """The differences the other way round: gains in accuracy lie below 0, as those in loss do."""
+    return gains.assign(estimate=-gains["estimate"], low=-gains["high"], high=-gains["low"])

@@ -12,10 +12,11 @@ from suite.plan.cost import training_flops
 from suite.study import graph
 from suite.study.comparisons import compute_share
 from suite.study.frames import Model, Study, row
-from suite.study.tables import mean_loss, select
 
 POWER_LAW, DRAWS = "Power law", "Power law, draws"      # exact budgets; the document's own draws with replacement
 
+
+# The document's own rule
 
 def law(sigma: float, window: int, reach: int) -> np.ndarray:
     """q(d) for d = window + 1 ... reach, the long-range part of the document's distribution, float64."""
@@ -23,11 +24,8 @@ def law(sigma: float, window: int, reach: int) -> np.ndarray:
     return d ** -(1.0 + sigma) / (d ** -(1.0 + sigma)).sum()
 
 
-# The document's own rule
-
 def realised(sigmas: Sequence[float], length: int = 1024, radius: int = 8, draws: int = 48) -> pd.DataFrame:
-    """Audit row 20: new neighbours a query beyond the window that the document's draws give, far from the text's
-    start."""
+    """Audit row 20: new neighbours a query beyond the window from the document's draws, far from the text's start."""
     rows = []
     for sigma in sigmas:
         pattern = build("power_law", mode="draws", sigma=sigma, draws=draws, window=radius)
@@ -36,12 +34,12 @@ def realised(sigmas: Sequence[float], length: int = 1024, radius: int = 8, draws
     return pd.DataFrame(rows).set_index("sigma")
 
 
-def future_share(sigma: float = 0.8, length: int = 1024, draws: int = 48, seed: int = 0) -> float:
+def future_share(sigma: float = 0.8, length: int = 1024, draws: int = 48) -> float:
     """Audit row 21: share of the document's edges `j = (i + s d) mod n` that lie in the future of their query."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
+    i = np.arange(length)[:, None]
     d = rng.choice(np.arange(1, length // 2 + 1), (length, draws), p=law(sigma, 0, length // 2))
-    j = (np.arange(length)[:, None] + d * rng.choice([-1, 1], d.shape)) % length
-    return float((j > np.arange(length)[:, None]).mean())
+    return float(((i + d * rng.choice([-1, 1], d.shape)) % length > i).mean())
 
 
 def octaves(reach: int) -> np.ndarray:
@@ -51,11 +49,9 @@ def octaves(reach: int) -> np.ndarray:
 
 def distance_counts(pattern: Pattern, length: int) -> np.ndarray:
     """Edges of the first layer by octave of distance, of queries that have `reach` predecessors."""
-    keys = pattern.plan(0, length).keys
-    queries, columns = np.nonzero(keys >= 0)
-    distance = queries - keys[queries, columns]
-    kept = (distance > pattern.window) & (queries >= pattern.reach)
-    return np.histogram(distance[kept], octaves(pattern.reach))[0].astype(float)
+    queries, keys = graph.edges(pattern, 0, length)
+    distance = (queries - keys)[queries >= pattern.reach]
+    return np.histogram(distance[distance > pattern.window], octaves(pattern.reach))[0].astype(float)
 
 
 # Graph, sigma, compute
@@ -70,7 +66,7 @@ def graph_table(study: Study) -> pd.DataFrame:
 
 def by_sigma(study: Study) -> pd.DataFrame:
     """Loss by sigma: rows are sigmas, one column a series and budget (nats a token, mean over domains and seeds)."""
-    loss = mean_loss(study.table)
+    loss = study.losses()
     rows = [{"sigma": model.labels.sigma, "loss": loss[model.name],
              "column": f"{model.labels.series}, B={model.labels.budget}"}
             for model in study.language_models if model.labels.sigma is not None]
@@ -79,7 +75,7 @@ def by_sigma(study: Study) -> pd.DataFrame:
 
 def levels(study: Study) -> dict[str, float]:
     """Loss of the models without a sigma, by name."""
-    loss = mean_loss(study.table)
+    loss = study.losses()
     return {model.name: loss[model.name] for model in study.language_models if model.labels.sigma is None}
 
 
@@ -91,19 +87,15 @@ def modes_table(study: Study) -> pd.DataFrame:
         exact = study.model(POWER_LAW, sigma=model.labels.sigma, budget=model.labels.budget)
         rows.append(row(study.difference(model, exact), name=model.name, draws=model.pattern.draws,
                         **{"pairs, draws": model.pairs, "pairs, budget": exact.pairs}))
-    columns = ["name", "estimate", "low", "high", "seeds", "draws", "pairs, draws", "pairs, budget"]
-    return pd.DataFrame(rows, columns=columns).set_index("name")
+    return pd.DataFrame(rows).drop(columns="df").set_index("name") if rows else pd.DataFrame()
 
 
 def curves_over(study: Study, a_step: Callable[[Model], float]) -> pd.DataFrame:
     """Training loss of every language model (mean over seeds) over `a_step` units a step: rows are units, columns
     models."""
     curves = study.curves(*study.language_models, measure="train_loss")
-    columns = []
-    for model in study.language_models:
-        curve = curves[model.name].dropna()
-        columns.append(curve.set_axis(curve.index * a_step(model)))
-    return pd.concat(columns, axis=1).sort_index()
+    columns = [(curves[model.name].dropna(), a_step(model)) for model in study.language_models]
+    return pd.concat([curve.set_axis(curve.index * step) for curve, step in columns], axis=1).sort_index()
 
 
 def operations(model: Model) -> float:
@@ -120,16 +112,8 @@ def shares_of_dense(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("name")
 
 
-# Gradient flow, and measured cost
-
 def flow_table(study: Study) -> pd.DataFrame:
     """Share of the influence on a prediction that comes from far tokens, and the loss, by model; furthest first."""
-    share = select(study.table, "far_influence_share").groupby("name")["value"].mean()
-    table = pd.DataFrame({"far influence, %": 100 * share, "loss, nats": mean_loss(study.table)})
+    share = study.rows("far_influence_share").groupby("name")["value"].mean()
+    table = pd.DataFrame({"far influence, %": 100 * share, "loss, nats": study.losses()})
     return table.sort_values("far influence, %", ascending=False)
-
-
-def influence(study: Study) -> pd.DataFrame:
-    """Share of influence by distance (per cent): rows are first distances of the bins, columns models."""
-    rows = select(study.table, "influence_share")
-    return 100 * rows.pivot_table(index="position", columns="name", values="value", aggfunc="mean")

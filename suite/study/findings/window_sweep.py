@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lib.patterns import Pattern
 from suite import published
-from suite.study.frames import Study
+from suite.study.frames import Study, per_cent
 from suite.study.graph import layer_distances, reachable_distances, stack_distances
-from suite.study.stats import Interval, sample_std
+from suite.study.stats import sample_std
 
-FIXED, RAMP = "Fibonacci, fixed", "Fibonacci, linear ramp"
+FIXED = "Fibonacci, fixed"
 TOKENS_A_STEP = 32_768          # of the published runs
-PAPER_WINDOWS = (6, 8, 10, 12)
 
 
 def stack_table(patterns: Mapping[str, Pattern], length: int) -> pd.DataFrame:
@@ -33,47 +33,36 @@ def stack_table(patterns: Mapping[str, Pattern], length: int) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("name")
 
 
-def published_gain(window: int = 8) -> pd.DataFrame:
-    """The published gain of the ramp over fixed rungs, nats a token: rows are the first positions of 8 bins of 128
-    tokens, columns the datasets."""
-    table = published.read("position_loss").query("window == @window and base == 'fibonacci'")
-    losses = table.pivot_table(index="bin", columns=["schedule", "dataset"], values="nll")
-    gain = losses["fixed"] - losses["linear"]
+def published_gain() -> pd.DataFrame:
+    """`published.ramp_gain` by the first positions of 8 bins of 128 tokens."""
+    gain = published.ramp_gain("position_loss", "bin")
     return gain.set_axis(pd.Index(128 * gain.index, name="position"))
 
 
-def published_window(window: int) -> int:
-    """The published window that is put beside ours: the same where the paper has it, else 8."""
-    return window if window in PAPER_WINDOWS else 8
-
-
 def beside_published(study: Study, window: int) -> pd.DataFrame:
-    """Perplexity against fixed rungs, per cent: published (mean over datasets, one seed), and ours with its
-    interval."""
-    table = published.perplexities(published_window(window)).reset_index("window", drop=True)
-    theirs = np.exp(np.log(table).mean(axis=1)).sort_values()
+    """Perplexity against fixed rungs, per cent: published (mean over datasets), and ours with its interval."""
+    table = published.read("perplexity").query(f"window == {published.window(window)} and seed == 42")
+    logs = table.pivot_table(index="series", columns="dataset", values="nll")
+    theirs = np.exp(logs.mean(axis=1)).sort_values()
     rows = [{"series": series, "published perplexity": theirs[series],
-             "published, %": 100 * (theirs[series] / theirs[FIXED] - 1), **in_per_cent(study, series, window)}
+             "published, %": 100 * (theirs[series] / theirs[FIXED] - 1), **against_fixed(study, series, window)}
             for series in theirs.index]
     return pd.DataFrame(rows).set_index("series")
 
 
-def in_per_cent(study: Study, series: str, window: int) -> dict[str, float]:
-    """Perplexity of a series against that of fixed rungs; nothing where one of them is not trained."""
+def against_fixed(study: Study, series: str, window: int) -> dict[str, Any]:
+    """Our perplexity of a series against that of fixed rungs; nothing where one of them is not trained."""
     if series == FIXED or not study.has(series, FIXED):
         return {}
     fixed = study.model(FIXED, window=window)
-    difference: Interval = study.difference(study.partner(fixed, series), fixed)
-    estimate, low, high = (100 * float(np.expm1(loss))
-                           for loss in (difference.estimate, difference.low, difference.high))
-    return {"ours, %": estimate, "low": low, "high": high, "seeds": difference.seeds}
+    return per_cent(study.difference(study.partner(fixed, series), fixed))
 
 
 def relative_curves(study: Study, window: int) -> dict[str, pd.DataFrame]:
     """Perplexity over that of fixed rungs by training tokens, published and ours: rows are tokens, columns series."""
-    at = published_window(window)
+    at = published.window(window)
     table = published.read("training_curves").query("window == @at and seed == 42")
-    logs = table.assign(nll=np.log(table["perplexity"])).pivot_table(index="step", columns="series", values="nll")
+    logs = table.pivot_table(index="step", columns="series", values="nll")
     theirs = np.exp(logs.sub(logs[FIXED], axis=0)).drop(columns=FIXED)
     panels = {f"published, W = {at}": theirs.set_axis(theirs.index * TOKENS_A_STEP)}
     if study.has(FIXED):
@@ -86,8 +75,7 @@ def relative_curves(study: Study, window: int) -> dict[str, pd.DataFrame]:
 
 
 def seed_spread(study: Study) -> pd.DataFrame:
-    """Standard deviation of perplexity over seeds (sample formula), per cent: published (W = 12, mean over datasets),
-    ours."""
+    """Sample standard deviation of perplexity over seeds, per cent: published (W = 12, mean over datasets), ours."""
     table = published.spread_over_seeds()
     theirs = (100 * table["sample_std"] / table["mean"]).groupby(table["series"]).mean()
     ours = {}
@@ -95,6 +83,5 @@ def seed_spread(study: Study) -> pd.DataFrame:
         losses = np.mean([domain.mean(axis=1) for domain in study.windows(model)], axis=0)          # (S)
         if len(losses) > 1:
             ours.setdefault(model.labels.series, []).append(100 * sample_std(losses))
-    spread = pd.DataFrame({"published, %": theirs, "ours, %": {series: np.mean(values)
-                          for series, values in ours.items()}})
+    spread = pd.DataFrame({"published, %": theirs, "ours, %": {name: np.mean(found) for name, found in ours.items()}})
     return spread.rename_axis("series").sort_values("published, %")
