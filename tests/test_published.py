@@ -53,8 +53,9 @@ def test_when_cost_and_battery_are_read_then_the_audits_facts_follow():
 
 def test_when_position_losses_are_read_then_the_gain_is_smaller_in_the_first_bin():
     gain = window_sweep.published_gain()
-    losses = pd.read_csv(paths.PUBLISHED / "position_loss.csv")
-    nll = losses.query("window == 8 and base == 'fibonacci' and bin == 1").groupby(["schedule", "dataset"])["nll"].first()
+    table = pd.read_csv(paths.PUBLISHED / "position_loss.csv")
+    second = table.query("window == 8 and base == 'fibonacci' and bin == 1")
+    nll = second.groupby(["schedule", "dataset"])["nll"].first()
     assert gain.loc[128].to_dict() == pytest.approx((nll["fixed"] - nll["staggered"]).to_dict())
     mean = gain.mean(axis=1)
     assert len(mean) == 8 and mean.iloc[0] < mean.iloc[1:].min()    # row 5

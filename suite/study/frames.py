@@ -247,7 +247,8 @@ class Study:
         rows = rows[rows["length"] == rows["train_length"]]
         loss = rows.groupby(["name", "split"])["value"].mean().unstack()
         how = {"role": "first", "pairs": "mean", "keys_per_query": "mean", "parameters": "first"}
-        return rows.groupby("name").agg(how).join(np.exp(loss)).assign(mean=np.exp(loss.mean(axis=1))).sort_values("mean")
+        table = rows.groupby("name").agg(how).join(np.exp(loss))
+        return table.assign(mean=np.exp(loss.mean(axis=1))).sort_values("mean")
 
     @cached_property
     def metrics(self) -> Callable[[Job], pd.DataFrame]:
