@@ -74,8 +74,7 @@ class Duplicates:
     """
 
     def __init__(self, removed: Counter[str], of: str) -> None:
-        self._removed = removed
-        self._of = of
+        self._removed, self._of = removed, of
         self._exact: set[bytes] = set()
         self._kept: list[np.ndarray] = []
         self._bands: list[dict[bytes, list[int]]] = [defaultdict(list) for _ in range(BANDS)]
@@ -89,16 +88,16 @@ class Duplicates:
 
     def _add(self, text: str, shingled: np.ndarray, signature: np.ndarray) -> bool:
         digest = hashlib.blake2b(" ".join(text.lower().split()).encode(), digest_size=16).digest()
-        keys = [signature[b * ROWS:(b + 1) * ROWS].tobytes() for b in range(BANDS)]
         if digest in self._exact:
             self._removed[f"exact copies of {self._of}"] += 1
             return False
-        candidates = {i for band, key in zip(self._bands, keys, strict=True) for i in band.get(key, ())}
+        bands = [(band, row.tobytes()) for band, row in zip(self._bands, signature.reshape(BANDS, ROWS), strict=True)]
+        candidates = {i for band, key in bands for i in band.get(key, ())}
         if any(jaccard(shingled, self._kept[i]) >= NEAR for i in candidates):
             self._removed[f"near copies of {self._of}"] += 1
             return False
         self._exact.add(digest)
-        for band, key in zip(self._bands, keys, strict=True):
+        for band, key in bands:
             band[key].append(len(self._kept))
         self._kept.append(shingled)
         return True

@@ -9,8 +9,10 @@ the same.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial, reduce
 
 from data_prep.sources import Document
 from data_prep.words import LEXICON, Writer, finished, listed, sentence
@@ -23,6 +25,10 @@ class Problem:
     steps: tuple[str, ...]
     answer: int
     unit: str = ""
+
+    @property
+    def result(self) -> str:
+        return f"{self.answer} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -59,20 +65,13 @@ def givens(w: Writer) -> Givens:
                   tuple(w.name() for _ in range(4)))
 
 
-def plus(*terms: int) -> str:
-    return f"{' + '.join(map(str, terms))} = {sum(terms)}.".replace("+ -", "- ")
+def equation(sign: str, *terms: int) -> str:
+    value = reduce(OPERATIONS[sign], terms)
+    return f"{f' {sign} '.join(map(str, terms))} = {value}.".replace("+ -", "- ")
 
 
-def minus(a: int, b: int) -> str:
-    return f"{a} - {b} = {a - b}."
-
-
-def times(a: int, b: int) -> str:
-    return f"{a} * {b} = {a * b}."
-
-
-def over(a: int, b: int) -> str:
-    return f"{a} / {b} = {a // b}."
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
+plus, minus, times, over = (partial(equation, sign) for sign in OPERATIONS)
 
 
 def shopping(w: Writer, g: Givens) -> Problem:
@@ -164,10 +163,9 @@ def chain(w: Writer, g: Givens) -> Problem:
     told, steps = [f"{names[0]} is {value}"], [f"{names[0]} is {value}."]
     for before, name in itertools.pairwise(names):
         amount, sign = w.number(2, 9), w.pick("+-*")
-        step = {"+": plus, "-": minus, "*": times}[sign](value, amount)
-        value = {"+": value + amount, "-": value - amount, "*": value * amount}[sign]
         told.append(f"{name} is {before} {sign} {amount}")
-        steps.append(f"{name}: {step}")
+        steps.append(f"{name}: {equation(sign, value, amount)}")
+        value = OPERATIONS[sign](value, amount)
     start = w.pick(("Suppose", "It is known that", "Let us say that"))
     return Problem(f"{start} {'; '.join(w.some(told, len(told)))}. What is {names[-1]}?", tuple(steps), value)
 
@@ -259,16 +257,11 @@ def worksheet(seed: int, number: int) -> str:
     title = w.write(f"[Worksheet|Exercises|Problems] of {given.people[0]}[, <trade>|, class {w.number(1, 9)}|]")
     parts = [title, given.text(w)]
     for k, problem in problems.items():
-        solution = " ".join((*problem.steps, f"The answer is {_value(problem)}."))
+        solution = " ".join((*problem.steps, f"The answer is {problem.result}."))
         parts.append(f"Problem {k}. {sentence(problem.text)}\n{mark}{solution}")
-    order = w.some(list(problems), len(problems))
-    key = "; ".join(f"problem {k}: {_value(problems[k])}" for k in order)
+    key = "; ".join(f"problem {k}: {problems[k].result}" for k in w.some(list(problems), len(problems)))
     parts.append(w.pick(("Key: ", "All answers: ", "Answers. ")) + key + ".")
     return finished("\n\n".join(parts))
-
-
-def _value(problem: Problem) -> str:
-    return f"{problem.answer} {problem.unit}".rstrip()
 
 
 def worksheets(seed: int) -> Iterator[Document]:

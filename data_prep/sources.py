@@ -13,8 +13,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -37,14 +36,13 @@ class Document(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
-class Module:
+class Module(NamedTuple):
     distribution: str
     path: str              # inside site-packages, with forward slashes: the same on every machine
     file: Path
 
 
-@lru_cache
+@cache
 def versions() -> dict[str, str]:
     """Versions of the libraries that libraries.txt names and this environment has, by name."""
     names = sorted(line for line in LIBRARIES.read_text("utf-8").splitlines() if not line.startswith("#"))
@@ -85,15 +83,12 @@ def parsed(seed: int, removed: Counter[str], quoted: float = 0) -> Iterator[tupl
 
 def _tree(source: str) -> ast.Module:
     """Parse with the garbage collector off, as looking for cycles in syntax trees takes a third of the time."""
-    collecting = gc.isenabled()
     gc.disable()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")     # other people's invalid escapes are not this suite's news
+        with warnings.catch_warnings(action="ignore"):      # other people's invalid escapes are not this suite's news
             return ast.parse(source)
     finally:
-        if collecting:
-            gc.enable()
+        gc.enable()
 
 
 def docs(seed: int, removed: Counter[str]) -> Iterator[Document]:
@@ -103,8 +98,9 @@ def docs(seed: int, removed: Counter[str]) -> Iterator[Document]:
     """
     seen = Duplicates(removed, "docstrings")
     for module, _, tree in parsed(seed, removed, SHARE):
-        entries = [(heading, text) for heading, docstring in _docstrings(tree, _dotted(module.path))
-                   if len(text := without_licence_paragraphs(docstring)) >= SHORTEST_DOCSTRING]
+        dotted = module.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        entries = [(_heading(node, name), text) for node, name in scopes(tree, dotted)
+                   if len(text := without_licence_paragraphs(ast.get_docstring(node) or "")) >= SHORTEST_DOCSTRING]
         fresh = seen.fresh([text for _, text in entries])
         text = "\n\n\n".join(f"{heading}\n\n{text}" for (heading, text), new in zip(entries, fresh, strict=True) if new)
         if text:
@@ -127,24 +123,15 @@ def cut(text: str) -> str:
     return text if len(text) <= LONGEST else text[:text.rindex("\n", 0, LONGEST)].rstrip()
 
 
-def _dotted(path: str) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def _docstrings(node: Scope, name: str) -> Iterator[tuple[str, str]]:
-    if docstring := ast.get_docstring(node):
-        yield _heading(node, name), docstring
-    for child in _scopes(node):
-        yield from _docstrings(child, child.name if isinstance(node, ast.Module) else f"{name}.{child.name}")
-
-
-def _scopes(node: ast.AST) -> Iterator[Scope]:
-    """The classes and functions defined directly in `node`, also under its conditions; no expression is visited."""
+def scopes(node: ast.AST, name: str, inside: str = "") -> Iterator[tuple[Scope, str]]:
+    """`node` and the classes and functions in it, also under its conditions, with names; no expression is visited."""
+    if isinstance(node, Scope):
+        yield node, name
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Scope):
-            yield child
+            yield from scopes(child, inside + child.name, f"{inside}{child.name}.")
         elif isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
-            yield from _scopes(child)
+            yield from scopes(child, name, inside)
 
 
 def _heading(node: Scope, name: str) -> str:
@@ -156,9 +143,7 @@ def _heading(node: Scope, name: str) -> str:
 def without_docstrings(source: str, tree: ast.Module) -> str:
     """`source` without the docstrings of its module, classes and functions; `...` where the body had nothing else."""
     lines = source.split("\n")     # as the parser counts them; it also breaks no line at a form feed
-    nodes: list[Scope] = [tree]
-    for node in nodes:
-        nodes += _scopes(node)
+    for node, _ in scopes(tree, ""):
         if ast.get_docstring(node, clean=False) is not None:
             first, last = node.body[0].lineno - 1, node.body[0].end_lineno
             alone = len(node.body) == 1 and not isinstance(node, ast.Module)

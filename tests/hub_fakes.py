@@ -45,8 +45,11 @@ def sentences(seed: int, count: int) -> str:
 
 
 def write(path: Path, columns: dict[str, list]) -> None:
+    """A file of rows, in the format that its suffix says; a .txt file has a line a row."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".jsonl":
+    if path.suffix == ".txt":
+        path.write_text("\n".join(columns["text"]), "utf-8")
+    elif path.suffix == ".jsonl":
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     else:

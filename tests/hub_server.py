@@ -31,10 +31,9 @@ class Hub(http.server.ThreadingHTTPServer):
     """Serves `root`; data sets get their cards. Every `breaks`-th body of more than 4 kB ends half way."""
     daemon_threads = True
 
-    def __init__(self, root: Path, breaks: int = 0) -> None:
+    def __init__(self, root: Path, breaks: int) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.root, self.breaks, self.bodies, self.broken = root, breaks, 0, 0
-        self.asked: list[str] = []
         for name, text in CARDS.items():
             (root / name / "README.md").write_text(text)
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -59,18 +58,9 @@ class Answer(http.server.BaseHTTPRequestHandler):
     def log_message(self, *arguments: object) -> None:
         """Quiet."""
 
-    def do_HEAD(self) -> None:
-        self.answer()
-
     def do_GET(self) -> None:
-        self.answer()
-
-    def do_POST(self) -> None:
-        self.answer(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-
-    def answer(self, body: bytes = b"") -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         url = urllib.parse.urlsplit(self.path)
-        self.server.asked.append(f"{self.command} {self.path}")
         path = urllib.parse.unquote(url.path)
         if found := FILE.match(path):
             return self.file(self.server.root / found["set"] / found["path"])
@@ -93,6 +83,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.send(200, json.dumps({"id": found["set"], "sha": COMMIT, "siblings": files, "tags": [], "private": False,
                                    "gated": False, "disabled": False, "downloads": 0, "likes": 0}).encode())
 
+    do_HEAD = do_POST = do_GET
+
     def file(self, path: Path) -> None:
         if not path.is_file():
             return self.send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
@@ -100,25 +92,19 @@ class Answer(http.server.BaseHTTPRequestHandler):
                                             "Accept-Ranges": "bytes"}
         if part := re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             first, last = int(part[1]), min(int(part[2] or len(content) - 1), len(content) - 1)
-            return self.send(206, content[first:last + 1],
-                             {**more, "Content-Range": f"bytes {first}-{last}/{len(content)}"})
+            more["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+            return self.send(206, content[first:last + 1], more)
         self.send(200, content, more)
 
     def send(self, status: int, content: bytes, more: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content)),
-                            **(more or {})}.items():
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), **(more or {})}
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command == "HEAD":
-            return
-        if len(content) > 4096:
-            self.server.bodies += 1
-            if self.server.breaks and self.server.bodies % self.server.breaks == 0:
+        if self.command != "HEAD":
+            self.server.bodies += len(content) > 4096
+            if len(content) > 4096 and self.server.bodies % self.server.breaks == 0:
                 self.server.broken += 1
-                self.wfile.write(content[:len(content) // 2])
-                self.close_connection = True
-                self.wfile.flush()
-                self.connection.close()
-                return
-        self.wfile.write(content)
+                content, self.close_connection = content[:len(content) // 2], True
+            self.wfile.write(content)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +21,7 @@ from data_prep.config import CorpusConfig
 from data_prep.sources import Document
 from data_prep.stories import Story
 from lib import paths
-from lib.data import SPLITS, Corpus, heldout_windows
+from lib.data import Corpus, heldout_windows
 from lib.errors import SuiteError
 from suite.cli import main
 
@@ -35,42 +37,38 @@ def start(outputs: Path, **environment: str) -> subprocess.Popen:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A person's folder with one domain of 30 stories, and outputs of its own."""
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path / "outputs"))
-    (tmp_path / "text" / "tales").mkdir(parents=True)
-    text = "\n\n".join(Story(7, number).text for number in range(30))
-    (tmp_path / "text" / "tales" / "all.txt").write_text(text, "utf-8")
-    return tmp_path / "text"
+def own(outputs: Path) -> Path:
+    """A person's folder with one domain of 30 stories."""
+    (outputs / "text" / "tales").mkdir(parents=True)
+    (outputs / "text" / "tales" / "all.txt").write_text("\n\n".join(Story(7, n).text for n in range(30)), "utf-8")
+    return outputs / "text"
 
 
 def of(folder: Path, **changes: int) -> CorpusConfig:
-    return CorpusConfig(str(folder), vocab=400, train_tokens=20_000, heldout_tokens=3_000, **changes)
+    return dataclasses.replace(TINY, folder=str(folder), **changes)
 
 
 def pieces(corpus: Corpus, split: str, domain: str) -> list[np.ndarray]:
     return np.split(np.asarray(corpus.tokens(split, domain)), corpus.documents(split, domain)[1:])
 
 
-def test_when_built_then_every_domain_has_exactly_the_tokens_asked_for(tiny_corpus):
+def test_when_built_then_every_domain_has_the_tokens_asked_for_in_whole_documents_each_in_one_split(tiny_corpus):
     assert tiny_corpus.domains == ("docs", "code", "stories", "math")
     assert tiny_corpus.vocab == TINY.vocab == tiny_corpus.manifest["pieces"]
     for domain in tiny_corpus.domains:
-        for split, tokens in (("train", 20_000), ("heldout", 3_000)):
-            assert len(tiny_corpus.tokens(split,
-                                          domain)) == tokens == tiny_corpus.manifest["domains"][domain][split]["tokens"]
-            assert tiny_corpus.tokens(split, domain).dtype == np.uint16
-            assert tiny_corpus.tokens(split, domain).max() < TINY.vocab
-
-
-def test_when_documents_are_cut_out_at_their_starts_then_each_ends_with_the_end_and_has_none_inside(tiny_corpus):
-    for domain in tiny_corpus.domains:
-        for split in SPLITS:
+        names, texts = {}, {}
+        for split, asked in TINY.asked.items():
+            tokens, counts = tiny_corpus.tokens(split, domain), tiny_corpus.manifest["domains"][domain][split]
+            assert len(tokens) == asked == counts["tokens"]
+            assert tokens.dtype == np.uint16 and tokens.max() < TINY.vocab
             *whole, last = pieces(tiny_corpus, split, domain)
             assert all(document[-1] == 0 and (document[:-1] != 0).all() for document in whole)
             assert (last[:-1] != 0).all()
-            count = tiny_corpus.manifest["domains"][domain][split]["documents"]
-            assert len(whole) + 1 == count == len(tiny_corpus.names(split, domain))
+            names[split] = tiny_corpus.names(split, domain)
+            texts[split] = {document[:400].tobytes() for document in (*whole, last)}
+            assert len(whole) + 1 == counts["documents"] == len(names[split])
+        assert len({*names["train"], *names["heldout"]}) == len(names["train"]) + len(names["heldout"])
+        assert not texts["train"] & texts["heldout"]
 
 
 def test_when_a_story_is_decoded_then_it_is_the_generator_s_to_the_byte(tiny_corpus):
@@ -90,15 +88,6 @@ def test_when_text_is_strange_then_the_tokeniser_returns_it_and_never_the_end(ti
     assert (tokenizer.encode(tokenizer.train(["abc"], 300), ["<|endoftext|> x"])[0][:-1] != 0).all()
 
 
-def test_when_split_then_no_document_and_no_text_is_in_both_parts(tiny_corpus):
-    for domain in tiny_corpus.domains:
-        names = {split: tiny_corpus.names(split, domain) for split in SPLITS}
-        assert len({*names["train"], *names["heldout"]}) == len(names["train"]) + len(names["heldout"])
-        texts = {split: {document[:400].tobytes() for document in pieces(tiny_corpus, split, domain)}
-                 for split in SPLITS}
-        assert not texts["train"] & texts["heldout"]
-
-
 def test_when_the_tokeniser_is_trained_then_only_on_training_documents(own, monkeypatch):
     given, parts = [], []
     train, split = tokenizer.train, build.split
@@ -111,17 +100,12 @@ def test_when_the_tokeniser_is_trained_then_only_on_training_documents(own, monk
     assert not set(given) & {document.text for document in heldout}
 
 
-def test_when_the_seed_differs_then_so_do_documents_and_fingerprint(own):
-    one, two = (build.corpus(of(own, seed=s)) for s in (0, 1))
-    assert one.fingerprint != two.fingerprint
-    assert one.names("heldout", "tales") != two.names("heldout", "tales")
-
-
-def test_when_there_then_opened_and_when_cut_off_an_error_and_when_its_text_changes_another_one(own, monkeypatch):
+def test_when_there_then_opened_and_when_cut_off_an_error_and_when_text_or_seed_change_another_one(own, monkeypatch):
     config, said = of(own), []
     assert build.existing(config) is None
-    first = build.corpus(config, said.append)
-    assert said
+    first, other = build.corpus(config, said.append), build.corpus(of(own, seed=1))
+    assert said and first.fingerprint != other.fingerprint
+    assert first.names("heldout", "tales") != other.names("heldout", "tales")
     monkeypatch.setattr(build, "_build", lambda *a: pytest.fail("built twice"))
     assert build.corpus(config).fingerprint == first.fingerprint == build.existing(config).fingerprint
     file = first.path / "train-tales.bin"
@@ -164,8 +148,7 @@ def test_when_the_build_fails_then_nothing_is_left(own, monkeypatch):
 
 
 def test_when_two_build_at_once_then_one_does_and_the_other_waits(own, monkeypatch):
-    built, inside, go_on = [], threading.Event(), threading.Event()
-    original = build._build
+    built, said, inside, go_on, original = [], [], threading.Event(), threading.Event(), build._build
 
     def slow(*arguments: object) -> None:
         built.append(1)
@@ -173,23 +156,15 @@ def test_when_two_build_at_once_then_one_does_and_the_other_waits(own, monkeypat
         assert go_on.wait(60)
         original(*arguments)
     monkeypatch.setattr(build, "_build", slow)
-    config = of(own)
-    said: list[str] = []
-    found: list[Corpus] = []
-    one = threading.Thread(target=lambda: found.append(build.corpus(config)))
-    one.start()
-    assert inside.wait(60)
-    two = threading.Thread(target=lambda: found.append(build.corpus(config, lambda line: said.append(line)
-                                                                    or go_on.set())))
-    two.start()
-    one.join(60)
-    two.join(60)
-    assert built == [1] and len(found) == 2 and found[0].fingerprint == found[1].fingerprint
-    assert said == ["another process builds this corpus; waiting for it"]
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(build.corpus, of(own))
+        assert inside.wait(60)
+        two = pool.submit(build.corpus, of(own), lambda line: said.append(line) or go_on.set())
+        assert one.result(60).fingerprint == two.result(60).fingerprint
+    assert built == [1] and said == ["another process builds this corpus; waiting for it"]
 
 
-def test_when_more_tokens_are_asked_than_there_are_then_the_error_says_how_many(tmp_path, monkeypatch):
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
+def test_when_more_tokens_are_asked_than_there_are_then_the_error_says_how_many(outputs, monkeypatch):
     short = [Document(f"d{n}", Story(3, n).text) for n in range(12)]
     monkeypatch.setattr(build.sources, "docs", lambda seed, removed: iter(short))
     monkeypatch.setattr(build.sources, "code", lambda seed, removed: iter(
@@ -205,11 +180,16 @@ def test_when_the_disk_is_full_then_the_error_comes_before_any_work(own, monkeyp
         build.corpus(of(own))
 
 
-@pytest.mark.parametrize(("field", "value"),
-                         [("vocab", 256), ("train_tokens", 999), ("heldout_tokens", 0), ("seed", -1)])
-def test_when_a_number_is_out_of_range_then_the_error_names_it(field, value):
-    with pytest.raises(SuiteError, match=f"{field} = {value} is not valid"):
-        CorpusConfig(**{field: value})
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"vocab": 256}, "vocab = 256 is not valid"), ({"train_tokens": 999}, "train_tokens = 999 is not valid"),
+    ({"heldout_tokens": 0}, "heldout_tokens = 0 is not valid"), ({"seed": -1}, "seed = -1 is not valid"),
+    ({"hub": ("fineweb",)}, "unknown domain of the hub 'fineweb'; did you mean 'fineweb_edu'"),
+    ({"hub": ("math",), "apart": ("math",)}, "each domain once"), ({"apart": ("math",)}, "hub = .* is not valid"),
+    ({"tokenizer": "x"}, "hub = .* is not valid"),
+    ({"folder": "x", "hub": ("math",)}, "empty where there is a folder")])
+def test_when_a_configuration_is_wrong_then_the_error_names_it(changes, words):
+    with pytest.raises(SuiteError, match=words):
+        CorpusConfig(**changes)
 
 
 def test_when_a_domain_or_split_is_unknown_then_the_nearest_is_named(tiny_corpus):
@@ -220,8 +200,7 @@ def test_when_a_domain_or_split_is_unknown_then_the_nearest_is_named(tiny_corpus
 
 
 def test_when_the_command_line_is_used_then_counts_are_printed_and_errors_exit_with_2(own, monkeypatch, capsys):
-    monkeypatch.setattr("suite.settings.profiles.load", lambda name, corpus="": SimpleNamespace(corpus=CorpusConfig(
-        corpus, vocab=400, train_tokens=20_000, heldout_tokens=3_000)))
+    monkeypatch.setattr("suite.settings.profiles.load", lambda name, corpus="": SimpleNamespace(corpus=of(corpus)))
     assert main(["corpus", "--corpus", str(own)]) == 0
     assert "tales           train" in (printed := capsys.readouterr().out) and "20,000" in printed
     assert main(["corpus", "--corpus", str(own / "nowhere")]) == 2

@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
+from hub_fakes import write
 
 from data_prep import build, folder
 from data_prep.config import CorpusConfig
@@ -23,10 +22,9 @@ SHARED = ROOT.parent / "shared" / "data"
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path / "outputs"))
-    (tmp_path / "text" / "good").mkdir(parents=True)
-    return tmp_path / "text"
+def root(outputs: Path) -> Path:
+    (outputs / "text" / "good").mkdir(parents=True)
+    return outputs / "text"
 
 
 def read(root: Path) -> tuple[dict[str, list[folder.Document]], list[str]]:
@@ -39,8 +37,8 @@ def built(root: Path, **changes: int) -> Corpus:
     return build.corpus(CorpusConfig(str(root), **numbers))
 
 
-def write_parquet(path: Path, columns: dict[str, list]) -> None:
-    parquet.write_table(pyarrow.table(columns), path, row_group_size=50)
+def stories(count: int) -> str:
+    return "\n\n".join(Story(0, n).text for n in range(count))
 
 
 def test_when_files_are_of_every_kind_then_each_subfolder_is_a_domain_and_rows_are_documents(root):
@@ -51,7 +49,7 @@ def test_when_files_are_of_every_kind_then_each_subfolder_is_a_domain_and_rows_a
     (root / "good" / "deep").mkdir()
     (root / "good" / "deep" / "a.tokens").write_text("One.\n\nTwo.")
     (root / "good" / "b.jsonl").write_text('{"text": "row one"}\n\n{"text": "row two", "id": "7"}\n')
-    write_parquet(root / "good" / "c.parquet",
+    write(root / "good" / "c.parquet",
                   {"text": ["first", "second"], "title": ["not this one at all", "nor this"]})
     documents, notes = read(root)
     assert {name: [d.text for d in domain] for name, domain in documents.items()} == {
@@ -69,12 +67,6 @@ def test_when_there_is_no_text_column_then_prose_is_joined_and_identifiers_label
     assert len(documents["good"]) == 150
     assert documents["good"][140].text == "How much is 140 and 140?\nThat is 280."
     assert notes == ["good/qa.jsonl: text is question + answer"]
-
-
-def test_when_parquet_has_many_rows_then_all_arrive_in_order(root):
-    texts = [f"row number {n}" for n in range(2500)]
-    write_parquet(root / "good" / "x.parquet", {"text": texts})
-    assert [d.text for d in read(root)[0]["good"]] == texts
 
 
 @pytest.mark.parametrize("block", [7, 64, 1 << 20])
@@ -117,17 +109,18 @@ BAD: dict[str, tuple[str, bytes, str]] = {
 @pytest.mark.parametrize("kind", BAD)
 def test_when_a_file_is_bad_then_the_error_names_it_and_nothing_is_built(root, kind):
     name, content, message = BAD[kind]
-    (root / "good" / "fine.txt").write_text("\n\n".join(Story(0, n).text for n in range(30)))
+    (root / "good" / "fine.txt").write_text(stories(30))
     (root / "other").mkdir()
     (root / "other" / name).write_bytes(content)
     with pytest.raises(SuiteError, match=f"other/{re.escape(name)}.*({message})"):
         built(root)
-    assert not [path for path in (root.parent / "outputs" / "data").glob("[!.]*") if path.is_dir()]
+    assert not [path for path in (root.parent / "data").glob("[!.]*") if path.is_dir()]
 
 
-def test_when_parquet_is_cut_off_or_damaged_then_the_error_names_it(root):
-    file = root / "good" / "bad.parquet"
-    write_parquet(file, {"text": [f"a row of text, number {n}" for n in range(400)]})
+def test_when_parquet_is_whole_then_all_rows_arrive_in_order_and_when_cut_off_or_damaged_the_error_names_it(root):
+    file, texts = root / "good" / "bad.parquet", [f"a row of text, number {n}" for n in range(2500)]
+    write(file, {"text": texts})
+    assert [d.text for d in read(root)[0]["good"]] == texts
     whole = file.read_bytes()
     file.write_bytes(whole[:-100])
     with pytest.raises(SuiteError, match="bad.parquet cannot be read as parquet after row 0"):
@@ -137,36 +130,28 @@ def test_when_parquet_is_cut_off_or_damaged_then_the_error_names_it(root):
         read(root)
 
 
-def test_when_a_domain_is_too_short_then_the_error_names_its_files_and_says_what_is_needed(root):
-    (root / "good" / "a.txt").write_text(Story(0, 0).text)
-    with pytest.raises(SuiteError, match=r"'good' has [\d,]+ train tokens .*16,392 are needed: add text to .*a.txt"):
-        built(root)
-
-
-def test_when_the_folder_is_missing_or_has_no_text_then_the_error_says_so(root):
+def test_when_a_folder_is_missing_empty_or_has_too_little_text_then_the_error_says_so_and_what_is_needed(root):
     with pytest.raises(SuiteError, match="nowhere' is not a folder"):
         built(root / "nowhere")
     (root / "good" / "a.pdf").write_text("x")
     with pytest.raises(SuiteError, match="has no .txt, .tokens, .jsonl, .parquet file"):
+        built(root)
+    (root / "good" / "a.txt").write_text(stories(1))
+    with pytest.raises(SuiteError, match=r"'good' has [\d,]+ train tokens .*16,392 are needed: add text to .*a.txt"):
         built(root)
 
 
 def test_when_a_domain_is_small_then_it_gives_what_it_has_and_holds_out_a_tenth_in_runs(root):
     (root / "small").mkdir()
     (root / "good" / "a.txt").write_text("\n\n".join(worksheet(0, n) for n in range(400)))
-    (root / "small" / "b.txt").write_text("\n\n".join(Story(0, n).text for n in range(25)))
+    (root / "small" / "b.txt").write_text(stories(25))
     corpus = built(root, train_tokens=100_000, heldout_tokens=20_000)
-    counts = {name: corpus.manifest["domains"][name] for name in corpus.domains}
-    assert list(counts) == ["good", "small"]
-    good = {split: counts["good"][split]["tokens"] for split in ("train", "heldout")}
-    assert good == {"train": 100_000, "heldout": 20_000}
-    small = {split: counts["small"][split]["tokens"] for split in ("train", "heldout")}
-    assert small["train"] < 100_000
-    assert small["heldout"] / sum(small.values()) == pytest.approx(0.1, abs=0.03)
-    held = [int(name.split("#")[1]) for name in corpus.names("heldout", "good")]
-    assert held == sorted(held)
-    assert np.mean(np.diff(held) == 1) > 0.5
-    train = [int(name.split("#")[1]) for name in corpus.names("train", "good")]
+    counts = {name: [facts[split]["tokens"] for split in ("train", "heldout")]
+              for name, facts in corpus.manifest["domains"].items()}
+    assert list(counts) == ["good", "small"] and counts["good"] == [100_000, 20_000]
+    assert counts["small"][0] < 100_000 and counts["small"][1] / sum(counts["small"]) == pytest.approx(0.1, abs=0.03)
+    held, train = ([int(name.split("#")[1]) for name in corpus.names(split, "good")] for split in ("heldout", "train"))
+    assert held == sorted(held) and np.mean(np.diff(held) == 1) > 0.5
     assert train == sorted(train) and not set(train) & set(held)
 
 
@@ -184,7 +169,7 @@ def test_when_a_document_is_copied_within_a_domain_then_one_is_left(root):
 def test_when_the_folder_lies_elsewhere_then_the_fingerprint_is_the_same(root):
     for place in (root, root.parent / "moved"):
         (place / "good").mkdir(parents=True, exist_ok=True)
-        (place / "good" / "a.txt").write_text("\n\n".join(Story(0, n).text for n in range(25)))
+        (place / "good" / "a.txt").write_text(stories(25))
     (root.parent / "moved" / "NOTES.md").write_text("a note changes no text")
     one, two = built(root), built(root.parent / "moved")
     assert one.path != two.path
@@ -192,8 +177,7 @@ def test_when_the_folder_lies_elsewhere_then_the_fingerprint_is_the_same(root):
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="a fresh clone has no ../shared/data")
-def test_when_the_shared_folder_is_given_then_its_four_domains_are_there(tmp_path, monkeypatch):
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path))
+def test_when_the_shared_folder_is_given_then_its_four_domains_are_there(outputs):
     corpus = built(SHARED, vocab=1024)
     assert corpus.domains == ("blimp", "gsm8k", "shakespeare", "wikitext2")
     assert "README.md is not read (only .txt, .tokens, .jsonl, .parquet are)" in corpus.manifest["notes"]

@@ -6,10 +6,10 @@ import itertools
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import datasets
 import huggingface_hub
-import pyarrow
 import pytest
 from hub_fakes import articles, problems, web, write
 from pyarrow import parquet
@@ -30,17 +30,25 @@ def texts(name: str) -> list[str]:
     return [document.text for document in reader(name).documents()]
 
 
-def test_when_a_set_has_other_splits_and_configurations_then_only_its_own_files_are_read():
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in place of the copies."""
+    monkeypatch.setenv("SUITE_HUB", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_reader.time, "sleep", lambda seconds: pytest.fail("waited"))
+
+
+def test_when_a_set_has_other_splits_configurations_and_columns_then_only_its_own_are_read():
     assert texts("fineweb_edu") == web(0, 90)["text"] + web(80, 90)["text"]
     assert len(texts("tinystories")) == 60
     assert "another configuration" not in "".join(texts("wikitext103"))
-
-
-def test_when_text_is_in_several_columns_then_they_are_joined_and_a_problem_s_solutions_stay_together():
     first, *_ = found = list(reader("math").documents())
     columns = problems(40, "solution")
-    assert first.text == f"{columns['problem'][0]}\n{columns['solution'][0]}"
-    assert len(found) == 40 + 240
+    assert first.text == f"{columns['problem'][0]}\n{columns['solution'][0]}" and len(found) == 40 + 240
     assert found[40].together == found[41].together == first.together == columns["problem"][0]
     assert found[40].text != found[41].text
 
@@ -55,31 +63,33 @@ def test_when_rows_are_lines_then_documents_are_articles_also_over_the_end_of_a_
     assert any(document.file == 0 and document.after[0] == 1 and document.row + 7 > 301 for document in found)
 
 
-@pytest.mark.parametrize("name", ["fineweb_edu", "math", "wikitext103", "tinystories"])
+def test_when_lines_are_pages_then_what_stands_before_the_first_is_a_document_too_and_empty_ones_are_none():
+    lines = ["", "<mediawiki>", "  <page>", "    <title>A</title>", "  </page>", "  <page>", None, "  </page>"]
+    rows = ((0, number, (line,)) for number, line in enumerate(lines))
+    found = list(hub_reader.grouped(rows, DOMAINS["enwik8"][0], (1, 0)))
+    assert [d.text.split("\n")[0] for d in found] == ["<mediawiki>", "  <page>", "  <page>"]
+    assert [(d.row, d.after, d.passed_over) for d in found] == [(0, (0, 2), 0), (2, (0, 5), 0), (5, (1, 0), 1)]
+    assert list(hub_reader.grouped(iter([(0, 0, ("",))]), DOMAINS["enwik8"][0], (1, 0))) == []
+
+
+@pytest.mark.parametrize("name", ["math", "wikitext103"])
 def test_when_reading_starts_at_any_position_then_it_goes_on_as_if_it_had_never_stopped(name):
     own = reader(name)
     whole = list(own.documents())
-    for at in range(0, len(whole), 23):
+    for at in (*range(0, len(whole), 41), len(whole) - 1):
         assert list(own.documents(whole[at].after)) == whole[at + 1:]
-    assert list(own.documents(whole[-1].after)) == []
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".txt"])
 def test_when_a_copy_is_of_another_format_then_the_documents_are_the_same(suffix, tmp_path, monkeypatch):
-    expected = texts("wikitext103")
+    expected, lines, place = texts("wikitext103"), articles(0, 90), tmp_path / "Salesforce/wikitext/any/depth"
     monkeypatch.setenv("SUITE_HUB", str(tmp_path))
-    lines, place = articles(0, 90), tmp_path / "Salesforce/wikitext/any/depth"
-    if suffix == ".txt":
-        place.mkdir(parents=True)
-        (place / "train.txt").write_text("\n".join(line.rstrip("\n") for line in lines), "utf-8")
-    else:
-        write(place / f"train{suffix}", {"text": lines})
+    write(place / f"train{suffix}", {"text": [line.rstrip("\n") for line in lines] if suffix == ".txt" else lines})
     assert texts("wikitext103") == expected
 
 
-def test_when_rows_have_no_text_then_they_are_passed_over_and_counted(tmp_path, monkeypatch):
-    monkeypatch.setenv("SUITE_HUB", str(tmp_path))
-    write(tmp_path / "roneneldan/TinyStories/train.parquet", {"text": ["one", None, " \n", "two", None]})
+def test_when_rows_have_no_text_then_they_are_passed_over_and_counted(own):
+    write(own / "roneneldan/TinyStories/train.parquet", {"text": ["one", None, " \n", "two", None]})
     assert [(d.text, d.row, d.passed_over) for d in reader("tinystories").documents()] == [("one", 0, 0), ("two", 3, 2)]
 
 
@@ -138,10 +148,9 @@ def refusal(kind: type[Exception], status: int) -> Exception:
     refusal(huggingface_hub.errors.GatedRepoError, 403), refusal(huggingface_hub.errors.RepositoryNotFoundError, 404),
     refusal(huggingface_hub.errors.HfHubHTTPError, 401), ValueError("BuilderConfig 'sample-10BT' not found."),
     RuntimeError("Dataset scripts are no longer supported")])
-def test_when_a_set_is_gone_gated_or_changed_then_the_error_comes_at_once_and_says_what_to_do(error, monkeypatch):
+def test_when_a_set_is_gone_gated_or_changed_then_the_error_says_at_once_what_to_do(error, monkeypatch, impatient):
     monkeypatch.delenv("SUITE_HUB")
-    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: (_ for _ in ()).throw(error))
-    monkeypatch.setattr(hub_reader.time, "sleep", lambda seconds: pytest.fail("waited"))
+    monkeypatch.setattr(datasets, "load_dataset_builder", mock.Mock(side_effect=error))
     with pytest.raises(SuiteError) as told:
         reader("fineweb_edu")
     for words in ("HuggingFaceFW/fineweb-edu (sample-10BT, train)", str(error)[:30], "hf auth login",
@@ -168,15 +177,14 @@ def test_when_files_are_the_hub_s_own_then_names_do_not_have_their_commit(monkey
     monkeypatch.delenv("SUITE_HUB")
     commit = "0123456789abcdef" * 2 + "01234567"
     url = f"hf://datasets/LTCB/enwik8@{commit}/enwik8/train/0000.parquet"
-    asked = []
-    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: asked.append((a, k)) or SimpleNamespace(
-        config=SimpleNamespace(data_files={"train": [url]})))
+    builder = mock.Mock()
+    builder.return_value.config.data_files = {"train": [url]}
+    monkeypatch.setattr(datasets, "load_dataset_builder", builder)
     found = hub.find(DOMAINS["enwik8"][0])
-    assert asked == [(("LTCB/enwik8", "enwik8"), {"revision": "refs/convert/parquet"})]
+    builder.assert_called_once_with("LTCB/enwik8", "enwik8", revision="refs/convert/parquet")
     assert (found.files, found.revision, found.local) == ((url,), commit, False)
     assert found.name(url) == "LTCB/enwik8/enwik8/train/0000.parquet"
-    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *a, **k: SimpleNamespace(
-        config=SimpleNamespace(data_files={"test": [url]})))
+    builder.return_value.config.data_files = {"test": [url]}
     with pytest.raises(SuiteError, match=r"no split 'train' \(known: test\)"):
         hub.find(DOMAINS["enwik8"][0])
 
@@ -203,8 +211,7 @@ def test_when_the_tables_are_read_then_every_set_says_licence_and_remedy_and_lin
     assert [name for name, domain in DOMAINS.items() if domain[0].finite] == ["wikitext103", "enwik8"]
 
 
-def test_when_copies_lie_as_the_hub_has_them_then_every_set_finds_its_own_files(tmp_path, monkeypatch):
-    monkeypatch.setenv("SUITE_HUB", str(tmp_path))
+def test_when_copies_lie_as_the_hub_has_them_then_every_set_finds_its_own_files(own):
     for name in ("wikimedia/wikipedia/20231101.en/train-00001-of-00041.parquet",
                  "wikimedia/wikipedia/20231101.en/train-00000-of-00041.parquet",
                  "wikimedia/wikipedia/20231101.eo/train-00000-of-00001.parquet",
@@ -212,84 +219,48 @@ def test_when_copies_lie_as_the_hub_has_them_then_every_set_finds_its_own_files(
                  "EleutherAI/lambada_openai/default/test/0000.parquet",
                  "EleutherAI/lambada_openai/de/test/0000.parquet",
                  "EleutherAI/lambada_openai/.cache/default/test/0000.parquet"):
-        write(tmp_path / name, {"text": ["x"]})
+        write(own / name, {"text": ["x"]})
 
-    def found(own: hub.HubSet) -> list[str]:
-        return [Path(file).relative_to(tmp_path / own.path).as_posix() for file in hub.find(own).files]
-    assert found(DOMAINS["wikipedia"][0]) == ["20231101.en/train-00000-of-00041.parquet",
-                                                   "20231101.en/train-00001-of-00041.parquet"]
+    def found(wanted: hub.HubSet) -> list[str]:
+        return [Path(file).relative_to(own / wanted.path).as_posix() for file in hub.find(wanted).files]
+    assert found(DOMAINS["wikipedia"][0]) == [f"20231101.en/train-0000{n}-of-00041.parquet" for n in range(2)]
     assert found(DOMAINS["enwik8"][0]) == ["enwik8/train/0000.parquet"]
     assert found(EVALUATIONS["lambada"]) == ["default/test/0000.parquet"]
-    shutil.rmtree(tmp_path / "LTCB/enwik8")
-    (tmp_path / "LTCB/enwik8").mkdir()
-    (tmp_path / "LTCB/enwik8/enwik8.txt").write_text("  <page>\n  </page>\n")
+    shutil.rmtree(own / "LTCB/enwik8")
+    write(own / "LTCB/enwik8/enwik8.txt", {"text": ["  <page>", "  </page>"]})
     assert found(DOMAINS["enwik8"][0]) == ["enwik8.txt"]
-    assert [d.text for d in reader("enwik8").documents()] == ["  <page>\n  </page>"]
-
-
-def test_when_enwik8_is_cut_then_at_its_pages():
-    lines = ["<mediawiki>", "  <page>", "    <title>A</title>", "  </page>", "  <page>", "    <title>B</title>",
-             "  </page>"]
-    rows = ((0, number, (line,)) for number, line in enumerate(lines))
-    found = list(hub_reader.grouped(rows, DOMAINS["enwik8"][0], (1, 0)))
-    assert [d.text.split("\n")[0] for d in found] == ["<mediawiki>", "  <page>", "  <page>"]
-    assert [d.after for d in found] == [(0, 1), (0, 4), (1, 0)]
+    assert texts("enwik8") == ["  <page>\n  </page>"]
 
 
 # Broken copies: each error names file, place and remedy, and nobody waits
 
-def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SUITE_HUB", str(tmp_path))
-    return tmp_path / "roneneldan/TinyStories/train-00000-of-00001.parquet"
+BROKEN = {
+    "no column": ({"story": ["x"], "id": [1]}, None, r"no column 'text' \(there are story, id\)"),
+    "no text": ({"text": [1, 2]}, None, "column 'text' is int64, not text"),
+    "no rows": ({"text": []}, None, "train-0.parquet has no rows"),
+    "cut": (web(0, 60), lambda content: content[:-30], r"cannot be read after row 0 .*damaged or cut off"),
+    "garbled": (web(0, 60), lambda whole: whole[:2000] + bytes(7000) + whole[9000:], "cannot be read after row 0"),
+    "no parquet": (web(0, 60), lambda content: b"text", "cannot be read after row 0"),
+    "no json": ({"text": ["good", "bad"]}, lambda content: content[:-4], "cannot be read after row 0"),
+}
 
 
-def test_when_a_column_is_missing_or_no_text_then_the_error_names_file_and_columns(tmp_path, monkeypatch):
-    file = only(tmp_path, monkeypatch)
-    write(file, {"story": ["x"], "id": [1]})
-    with pytest.raises(SuiteError, match=r"train-00000-of-00001.parquet.*no column 'text' \(there are story, id\)"):
-        reader("tinystories")
-    write(file, {"text": [1, 2]})
-    with pytest.raises(SuiteError, match=r"column 'text' is int64, not text"):
-        reader("tinystories")
-
-
-def test_when_a_later_file_lacks_the_column_then_the_error_names_that_file(tmp_path, monkeypatch):
-    write(only(tmp_path, monkeypatch), {"text": ["x"]})
-    write(tmp_path / "roneneldan/TinyStories/train-00001-of-00002.parquet", {"story": ["y"]})
-    with pytest.raises(SuiteError, match="train-00001-of-00002.parquet, rows from 0: no column 'text'"):
+@pytest.mark.parametrize("kind", BROKEN)
+def test_when_a_file_is_broken_or_of_another_set_then_the_error_names_it_and_nobody_waits(kind, own, impatient):
+    columns, damage, message = BROKEN[kind]
+    file = own / f"roneneldan/TinyStories/train-0{'.jsonl' if kind == 'no json' else '.parquet'}"
+    write(file, columns)
+    if damage:
+        file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(SuiteError, match=message if kind == "no rows" else f"{file.name}.*{message}"):
         texts("tinystories")
 
 
-def test_when_there_are_no_rows_or_no_files_then_the_error_names_the_place(tmp_path, monkeypatch):
-    file = only(tmp_path, monkeypatch)
-    file.parent.mkdir(parents=True)
+def test_when_there_are_no_files_or_a_later_one_lacks_the_column_then_the_error_names_the_place(own):
+    write(own / "roneneldan/TinyStories/validation.parquet", {"text": ["x"]})
     with pytest.raises(SuiteError, match=r"TinyStories has no file of roneneldan/TinyStories \(default, train\)"):
         reader("tinystories")
-    write(tmp_path / "roneneldan/TinyStories/validation.parquet", {"text": ["x"]})
-    with pytest.raises(SuiteError, match="has no file of"):
-        reader("tinystories")
-    parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), file)
-    with pytest.raises(SuiteError, match="train-00000-of-00001.parquet has no rows"):
-        reader("tinystories")
-
-
-@pytest.mark.parametrize("damage", ["cut", "garbled", "no parquet"])
-def test_when_a_parquet_file_is_damaged_then_the_error_names_it_and_nobody_waits(damage, tmp_path, monkeypatch):
-    file = only(tmp_path, monkeypatch)
-    write(file, web(0, 60))
-    content = bytearray(file.read_bytes())
-    if damage == "garbled":
-        content[2000:9000] = bytes(7000)
-    file.write_bytes(b"text" if damage == "no parquet" else content[:-30] if damage == "cut" else content)
-    monkeypatch.setattr(hub_reader.time, "sleep", lambda seconds: pytest.fail("waited"))
-    with pytest.raises(SuiteError,
-                       match=r"train-00000-of-00001.parquet cannot be read after row 0 .*damaged or cut off"):
-        texts("tinystories")
-
-
-def test_when_a_line_is_no_json_then_the_error_names_the_file(tmp_path, monkeypatch):
-    file = only(tmp_path, monkeypatch).with_suffix(".jsonl")
-    file.parent.mkdir(parents=True)
-    file.write_text('{"text": "good"}\n{"text": \n')
-    with pytest.raises(SuiteError, match=r"train-00000-of-00001.jsonl cannot be read after row 0"):
+    write(own / "roneneldan/TinyStories/train-0.parquet", {"text": ["x"]})
+    write(own / "roneneldan/TinyStories/train-1.parquet", {"story": ["y"]})
+    with pytest.raises(SuiteError, match="train-1.parquet, rows from 0: no column 'text'"):
         texts("tinystories")

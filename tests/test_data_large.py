@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,9 +31,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
         pytest.skip("the disk here has no sparse files")
     counts = {"documents": 2, "tokens": TOKENS, "bytes": TOKENS}
     (folder / "manifest.json").write_text(json.dumps({
-        "source": "offline", "config": {"vocab": 5000}, "pieces": 5000, "token_type": "uint16",
-        "domains": {"web": {"train": counts, "heldout": counts, "removed": {}}}, "files": files, "versions": {},
-        "notes": []}))
+        "source": "offline", "config": {"vocab": 5000}, "token_type": "uint16", "files": files,
+        "domains": {"web": {"train": counts, "heldout": counts}}}))
     return Corpus(folder)
 
 
@@ -45,11 +45,8 @@ def test_when_a_file_is_beyond_4_gib_then_its_last_document_is_where_its_start_s
 
 
 def test_when_windows_are_drawn_then_the_last_possible_one_is_the_end_of_the_file(large, monkeypatch):
-    class AlwaysLast:
-        """A stream of the largest numbers below 1 that a random stream can give."""
-        def random(self, size: int) -> np.ndarray:
-            return np.full(size, 1 - 2.0 ** -53)
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: AlwaysLast())
+    largest = SimpleNamespace(random=lambda size: np.full(size, 1 - 2.0 ** -53))       # that a stream can give
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: largest)
     inputs, targets = text_source(large).batch(0, 0, 3, 100)
     assert inputs[0].tolist() == list(range(MARK - 100, MARK)) and (inputs[1] == inputs[0]).all()
     assert targets[0].tolist() == list(range(MARK - 99, MARK + 1))

@@ -84,21 +84,18 @@ def test_when_modules_are_listed_then_only_of_the_libraries_of_the_list():
     assert sources.versions()["numpy"] == np.__version__
 
 
-def test_when_the_machine_lists_files_in_another_order_then_the_modules_keep_theirs(monkeypatch):
+def test_when_modules_are_listed_then_in_the_seed_s_order_whatever_the_machine_s_and_libraries_are_mixed(monkeypatch):
     first = [(m.distribution, m.path) for m in sources.modules(0)]
+    every, begin = (Counter(name for name, _ in part) for part in (first, first[:2000]))
+    for name, count in every.most_common(4):
+        share = count / every.total()
+        assert abs(begin[name] / 2000 - share) < 4 * (share / 2000) ** 0.5, name
     files = metadata.PathDistribution.files.fget
     monkeypatch.setattr(metadata.PathDistribution, "files", property(lambda own: list(reversed(files(own) or []))))
     sources.modules.cache_clear()
     assert [(m.distribution, m.path) for m in sources.modules(0)] == first
     assert [(m.distribution, m.path) for m in sources.modules(1)] != first
     sources.modules.cache_clear()
-
-
-def test_when_the_first_modules_are_taken_then_the_large_libraries_have_their_share():
-    every, first = (Counter(m.distribution for m in part) for part in (sources.modules(0), sources.modules(0)[:2000]))
-    for name, count in every.most_common(4):
-        share = count / every.total()
-        assert abs(first[name] / 2000 - share) < 4 * (share / 2000) ** 0.5, name
 
 
 def test_when_docs_are_read_then_each_docstring_is_the_interpreter_s_own(some_docs):
@@ -113,18 +110,14 @@ def test_when_docs_are_read_then_each_docstring_is_the_interpreter_s_own(some_do
             assert any(start in "".join((text or "").split()) for text in known), document.name
 
 
-def test_when_code_is_read_then_it_parses_and_has_neither_docstrings_nor_licence(some_code):
-    for document in some_code:
-        top = itertools.takewhile(lambda line: line.startswith("#"), document.text.split("\n"))
-        assert not clean.LICENCE.search("\n".join(top)), document.name
-        if len(document.text) < 0.9 * sources.LONGEST:
-            tree = ast.parse(document.text)
-            assert not [n for n in ast.walk(tree) if isinstance(n, sources.Scope)
-                        and ast.get_docstring(n)], document.name
-
-
-def test_when_docs_and_code_come_from_one_module_then_they_share_no_docstring(some_docs, some_code):
+def test_when_code_is_read_then_it_parses_and_has_no_licence_and_no_docstring_of_docs(some_docs, some_code):
     code = {document.name: document.text for document in some_code}
+    for name, text in code.items():
+        top = itertools.takewhile(lambda line: line.startswith("#"), text.split("\n"))
+        assert not clean.LICENCE.search("\n".join(top)), name
+        if len(text) < 0.9 * sources.LONGEST:
+            assert not [node for node in ast.walk(ast.parse(text)) if isinstance(node, sources.Scope)
+                        and ast.get_docstring(node)], name
     both = [document for document in some_docs if document.name in code]
     assert both
     for document in both:
@@ -132,9 +125,13 @@ def test_when_docs_and_code_come_from_one_module_then_they_share_no_docstring(so
         assert not [text for text in docstrings if len(text) > 40 and text in code[document.name]]
 
 
+def test_when_scopes_are_walked_then_each_has_the_name_that_its_reader_knows():
+    names = [name for _, name in sources.scopes(ast.parse(WITH), "package.module")]
+    assert names == ["package.module", "A", "A.f", "A.é", "g", "h"]
+
+
 def test_when_docstrings_are_removed_then_nothing_else_is():
-    left = sources.without_docstrings(WITH, ast.parse(WITH))
-    assert left == WITHOUT
+    assert sources.without_docstrings(WITH, ast.parse(WITH)) == WITHOUT
 
 
 def test_when_a_licence_stands_at_the_top_then_it_goes_and_other_comments_stay():
@@ -142,33 +139,23 @@ def test_when_a_licence_stands_at_the_top_then_it_goes_and_other_comments_stay()
     assert clean.without_licence_header(header + "x = 1\n# (c) 2001 stays") == "x = 1\n# (c) 2001 stays"
     assert clean.without_licence_header("# about this file\nx = 1") == "# about this file\nx = 1"
     assert clean.without_licence_header("# Copyright 2020 A") == ""
-    prose = "What it does.\n\nCopyright (c) 2001 A.\nAll of it.\n\nMore."
-    assert clean.without_licence_paragraphs(prose) == "What it does.\n\nMore."
-
-
-def test_when_a_text_is_long_then_it_is_cut_at_a_line():
-    text = "\n".join(f"line {n}" for n in range(4000))
+    text = "What it does.\n\nCopyright (c) 2001 A.\nAll of it.\n\nMore."
+    assert clean.without_licence_paragraphs(text) == "What it does.\n\nMore."
+    text = "\n".join(f"line {n}" for n in range(4000))          # a long text is cut at a line
     assert len(sources.cut(text)) <= sources.LONGEST and text.startswith(sources.cut(text) + "\n")
     assert sources.cut("short") == "short"
 
 
-def test_when_a_text_is_repeated_but_for_case_and_space_then_it_is_a_copy():
-    text = " ".join(prose(0))
-    assert fresh(text, text.upper().replace(" ", "\n  ")) == [True, False]
-    assert fresh("a b", "a c", "A  b") == [True, True, False]
-
-
-def test_when_one_word_in_a_hundred_changes_then_it_is_a_copy_and_when_every_fourth_does_it_is_not():
+def test_when_a_text_is_repeated_or_changed_a_little_then_it_is_a_copy_and_when_much_it_is_not():
     words = prose(1)
-    little, much = list(words), list(words)
+    text, little, much = " ".join(words), list(words), list(words)
     little[60] = "other"
     much[::4] = ["other"] * len(much[::4])
-    assert fresh(" ".join(words), " ".join(little)) == [True, False]
-    assert fresh(" ".join(words), " ".join(much)) == [True, True]
-
-
-def test_when_two_texts_share_half_then_both_stay():
-    for seed in range(10, 20):
+    assert fresh(text, text.upper().replace(" ", "\n  ")) == [True, False]
+    assert fresh("a b", "a c", "A  b") == [True, True, False]
+    assert fresh(text, " ".join(little)) == [True, False]
+    assert fresh(text, " ".join(much)) == [True, True]
+    for seed in range(10, 20):                  # two texts that share half
         one, two = prose(seed), prose(seed + 100)
         assert fresh(" ".join(one), " ".join(one[:80] + two[80:])) == [True, True]
 
