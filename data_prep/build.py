@@ -136,7 +136,8 @@ def _build(config: CorpusConfig, files: Files, notes: list[str], work: Path, say
         own = {"heldout": write(work, domain, "heldout", heldout, pieces, config),
                "train": write(work, domain, "train", training, pieces, config)}
         facts[domain.name] = {**own, "removed": dict(sorted(domain.removed.items()))}
-        remedy = f"add text to {', '.join(map(str, domain.files))}" if files else "ask for less, or give CORPUS=folder"
+        some = ", ".join(map(str, domain.files[:3])) + (" and others" if len(domain.files) > 3 else "")
+        remedy = f"add text to {some}" if files else "ask for less, or give CORPUS=folder"
         config.require_enough(domain.name, {name: own[name]["tokens"] for name in SPLITS}, bool(files), remedy)
     _write_manifest(config, facts, notes, work)
 

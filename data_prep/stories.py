@@ -44,14 +44,10 @@ class Kind:
         slots: Slots = {}
         for name, draw in self.draws.items():
             if isinstance(draw, list):
-                slots[name] = str(w.number(*draw))
-            elif draw == "name":
-                slots[name] = w.name()
-            elif draw.startswith("@"):
-                made = MAKERS[draw[1:]](w)
-                slots |= made if isinstance(made, dict) else {name: made}
+                made = str(w.number(*draw))
             else:
-                slots[name] = w.write(draw)
+                made = MAKERS[draw[1:]](w) if draw.startswith("@") else w.name() if draw == "name" else w.write(draw)
+            slots |= made if isinstance(made, dict) else {name: made}
         return slots
 
 
@@ -152,7 +148,8 @@ class Story:
         lines = [self._write(w.pick(TEMPLATES["travel"]), town=town, days=w.number(2, 9))]
         body = [self._write(filler, town=town) for filler in w.some(TEMPLATES["fillers"], w.number(1, 3))]
         if kind:
-            body.append(self._tell(kind, scene))
+            self.told.append(Told(kind, KINDS[kind].slots(w), scene))
+            body.append(self._write(w.pick(KINDS[kind].tell), **self.told[-1].slots))
         if w.chance(0.6):
             body.append(self._trade())
         if w.chance(0.4):
@@ -160,17 +157,10 @@ class Story:
         gap = w.pick((1, 2, 3, 5))      # scenes of about 150 tokens: some recalls fit a short window, most do not
         if old := [fact for fact in self.told if fact.scene <= scene - gap]:
             least = min(fact.recalls for fact in old)
-            body.append(self._recall(w.pick([fact for fact in old if fact.recalls == least])))
+            fact = w.pick([fact for fact in old if fact.recalls == least])
+            fact.recalls += 1
+            body.append(self._write(w.pick(KINDS[fact.kind].recall), **fact.slots))
         return " ".join([*lines, *w.some(body, len(body))])
-
-    def _tell(self, kind: str, scene: int) -> str:
-        slots = KINDS[kind].slots(self.w)
-        self.told.append(Told(kind, slots, scene))
-        return self._write(self.w.pick(KINDS[kind].tell), **slots)
-
-    def _recall(self, fact: Told) -> str:
-        fact.recalls += 1
-        return self._write(self.w.pick(KINDS[fact.kind].recall), **fact.slots)
 
     def _trade(self) -> str:
         spend = self.purse > 20 and self.w.chance(0.6)

@@ -13,12 +13,9 @@ import yaml
 T = TypeVar("T")
 
 
-def _words(entry: str) -> list[str]:
-    return [phrase.strip() for phrase in entry.split(";")] if ";" in entry else entry.split()
-
-
 _TEXTS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text("utf-8"))
-LEXICON: dict[str, list[str]] = {name: _words(entry) for name, entry in _TEXTS.items()}
+LEXICON = {name: [phrase.strip() for phrase in text.split(";")] if ";" in text else text.split()
+           for name, text in _TEXTS.items()}
 _STARTS = "b br d dr f fl g gr h j k kl l m n p pr r s sk st t tr v w z th sh".split()
 _VOWELS = "a e i o u a e i o ai au ea oo".split()
 _ENDS = ["", "", "", "l", "n", "r", "s", "m", "k", "t", "nd", "rn", "st", "lt", "sk", "x"]

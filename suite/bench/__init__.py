@@ -5,9 +5,6 @@ from __future__ import annotations
 import sys
 import time
 
-LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
-QUICK = (256, 1024, 4096)
-MEMORY_LENGTHS = (1024, 4096, 16384)
 STEP_LENGTH, STEP_WINDOW = 512, 6
 
 
@@ -22,8 +19,9 @@ def run(quick: bool) -> None:
     def say(line: str) -> None:
         print(f"{time.monotonic() - start:4.0f} s  {line}", file=sys.stderr, flush=True)
     step = StepSetting.of(profiles.load("small"), STEP_LENGTH, STEP_WINDOW)
-    scope = (measure.Scope(QUICK, rounds=5, seconds=1.0, memory_lengths=(4096,), step=step) if quick
-             else measure.Scope(LENGTHS, memory_lengths=MEMORY_LENGTHS, step=step, flex=True))
+    scope = (measure.Scope((256, 1024, 4096), rounds=5, seconds=1.0, memory_lengths=(4096,), step=step) if quick else
+             measure.Scope((256, 512, 1024, 2048, 4096, 8192, 16384), memory_lengths=(1024, 4096, 16384), step=step,
+                           flex=True))
     measured = measure.measure(Setting.here(), scope, say)
     path = rows.write(measured, "quick" if quick else "bench")
     print(f"{tables.text(measured)}\n\n{path}")

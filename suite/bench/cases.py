@@ -14,7 +14,6 @@ from lib.attention import BACKENDS, sparse_attention
 from lib.attention.call import CACHE, Call, checked
 from lib.errors import SuiteError
 from lib.patterns import Pattern
-from lib.patterns import base as forms
 
 ALPHA = 1.03                    # of learned distances: no rung of the default base is whole then, none leaves T = 1024
 MOVES = 1e-6                    # what alpha moves by from call to call: five thousand calls lose no rung
@@ -189,7 +188,7 @@ def needed(name: str, setting: Setting, T: int, pass_: str) -> int:
 def forget() -> None:
     """Drop every plan and mask, so that the next call builds its own."""
     CACHE.clear()
-    forms._plan.cache_clear()
+    Pattern.plan.cache_clear()
 
 
 def every_pattern(setting: Setting, layers: int = 8) -> dict[str, Pattern]:
