@@ -106,7 +106,7 @@ def test_when_a_run_names_its_domains_then_losses_are_those_of_them(corpus):
     assert {metric.split for metric in plain.metrics} == {"fineweb_edu", "math"}
 
     asked = []
-    database = SimpleNamespace(corpus=corpus, array=lambda job, evaluation, name: asked.append(name) or result.arrays[name])
+    database = SimpleNamespace(corpus=corpus, array=lambda job, own, name: asked.append(name) or result.arrays[name])
     jobs = [Job.of(run, Evaluation.of("perplexity", lengths=(100,), tokens=1000), series="Own")]
     (windows,) = Study(jobs, database).windows("Own")
     assert windows.shape == (1, 10) and windows == pytest.approx(np.log(400), rel=1e-5)
