@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 # For a command whose options are another program's.
 FOREIGN = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-# Torch's threads sleep when they have nothing to do: while they wait awake, for milliseconds, what is measured after
-# SDPA has one core less. A process reads this when it starts.
+# Torch's idle threads sleep; awake, they would take a core from what is measured next. Read when a process starts.
 BENCH = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 app = typer.Typer(help="The suite from the command line.", add_completion=False, rich_markup_mode=None)
@@ -92,8 +91,8 @@ def compare(pattern: Annotated[str, Argument(help="a name in lib/patterns")],
     pattern_class(pattern)                                 # a wrong name is said before a corpus is built
     for text in parameter:
         require("=" in text, "--parameter", text, "NAME=VALUE, for instance window=8")
-    hosts = hosts_of(engine, run_cpus, run_gpus)
-    print(comparison.compare(pattern, dict(text.split("=", 1) for text in parameter), *opened(profile, corpus), hosts))
+    given, hosts = dict(text.split("=", 1) for text in parameter), hosts_of(engine, run_cpus, run_gpus)
+    print(comparison.compare(pattern, given, *opened(profile, corpus), hosts))
 
 
 @app.command("corpus")
@@ -195,31 +194,28 @@ def up_to_date(names: list[str], profile: str, folder: str, *where: Any) -> int:
     from lib.text import duration
     from suite.pipeline import Pipeline
     from suite.settings.progress import display
-    started, hosts = time.monotonic(), hosts_of(*where)
+    started, hosts, here = time.monotonic(), hosts_of(*where), Path.cwd()
     pipeline = Pipeline(*opened(profile, folder), display(), hosts)
     page = paths.report(profile) / "index.html"
-    shown = page.relative_to(Path.cwd()) if page.is_relative_to(Path.cwd()) else page
+    page = page.relative_to(here) if page.is_relative_to(here) else page
     if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or pipeline.page_is_fresh()):
-        print(f"nothing to do: {', '.join(names)} up to date; {shown}")
+        print(f"nothing to do: {', '.join(names)} up to date; {page}")
         return 0
     failed = pipeline.run(names)
     for name in failed:
-        lines = "\n    ".join(pipeline.status[name].error.splitlines())
-        print(f"failed: {name}\n    {lines}", file=sys.stderr)
+        print(f"failed: {name}", *pipeline.status[name].error.splitlines(), sep="\n    ", file=sys.stderr)
     if pipeline.page_error:
         print(pipeline.page_error, file=sys.stderr)
     else:
-        print(f"{shown} ({duration(time.monotonic() - started)})")
+        print(f"{page} ({duration(time.monotonic() - started)})")
     return 1 if failed or pipeline.page_error else 0
 
 
 def main(argv: list[str] | None = None) -> int:
-    status = 0
     try:
         status = typer.main.get_command(app)(argv, prog_name="python -m suite", standalone_mode=False) or 0
     except (SuiteError, typer.TyperException) as error:
-        message = error.format_message() if isinstance(error, typer.TyperException) else error
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {error.format_message() if isinstance(error, typer.TyperException) else error}", file=sys.stderr)
         return 2
     if status == INTERRUPTED:
         print("interrupted: what is finished is kept, and the next start goes on from the last checkpoints",

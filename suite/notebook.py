@@ -30,7 +30,7 @@ from suite.experiments import experiment, names
 from suite.run import stamps
 from suite.run.database import Database
 from suite.run.engine import ensure
-from suite.settings.parameters import Parameters, assigned, checked, parameters_of, parse_cell, require_known
+from suite.settings.parameters import Parameters, checked, parameters_of, parse_cell, require_known
 from suite.settings.profiles import load
 
 if TYPE_CHECKING:
@@ -236,4 +236,6 @@ def check_cells(name: str, model: type[Parameters], cells: Sequence[str]) -> Non
                 raise SuiteError(f"{where}: {parameter} is missing, or has another type than in the saved notebook: "
                                  "save it first")
     if injected > last:
-        require_known(assigned(cells[injected]), model.model_fields, f"{name}, parameters given to papermill")
+        given = [target.id for statement in ast.parse(cells[injected]).body if isinstance(statement, ast.Assign)
+                 for target in statement.targets if isinstance(target, ast.Name)]
+        require_known(given, model.model_fields, f"{name}, parameters given to papermill")

@@ -9,31 +9,27 @@ import queue
 import threading
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lib import paths
+from lib.data import Corpus
 from lib.errors import SuiteError
 from lib.text import duration
 from suite import report
+from suite.experiments.base import Job
 from suite.plan.outlook import Planned, outlook, planned
 from suite.report import NotebookStatus
 from suite.run import execute, stamps
 from suite.run.database import Database, claim
-from suite.run.engine import EngineError, by_need, ensure, with_seeds
+from suite.run.engine import EngineError, Failure, by_need, ensure, with_seeds
+from suite.run.hosts import Hosts
 from suite.settings.fingerprints import run_fingerprint
 from suite.settings.parameters import notebook_names
-
-if TYPE_CHECKING:
-    from lib.data import Corpus
-    from suite.experiments.base import Job
-    from suite.run.engine import Failure
-    from suite.run.hosts import Hosts
-    from suite.settings.profiles import Profile
-    from suite.settings.progress import Display
+from suite.settings.profiles import Profile
+from suite.settings.progress import Display
 
 WAIT_SECONDS = 0.2                     # between two looks at a lock that another suite holds
 
@@ -56,7 +52,14 @@ class Pipeline:
 
     def run(self, names: Sequence[str]) -> list[str]:
         """Bring `names` up to date; returns those that failed. `SuiteError` for wrong parameters, before any work."""
-        plans = [plan for name in names if not self.fresh(name) and (plan := self.plan(name)) is not None]
+        plans = []
+        for name in (name for name in names if not self.fresh(name)):
+            try:
+                plans.append(planned(self.profile, name))
+            except SuiteError:
+                raise
+            except Exception:                          # an error of this experiment's code: the others go on
+                self.fail(name, traceback.format_exc())
         view = outlook(plans, self.profile, self.corpus)
         if not view.nothing_to_do:
             elsewhere = "\nthese are times of this machine; those of the cluster show as its runs train"
@@ -73,24 +76,11 @@ class Pipeline:
         self.build_page()
         return [name for name in names if self.status[name].state == "failed"]
 
-    def plan(self, name: str) -> Planned | None:
-        """A notebook's plan; an experiment that cannot even plan has failed, and is said so on the page."""
-        try:
-            return planned(self.profile, name)
-        except SuiteError:
-            raise
-        except Exception:                              # an error of this experiment's code: the others go on
-            self.fail(name, traceback.format_exc())
-            return None
-
     def train(self, plans: Sequence[Planned]) -> None:
         """All runs of all plans in their order. A notebook is handed on when all its runs are there, or, if it is
-        executed alone, when nothing trains any more.
-
-        What fails holds up only the notebooks that asked for it: another evaluation of a shared run does not count.
-        """
-        waiting = [Waiting(plan, self.profile.name, self.corpus) for plan in plans]
-        jobs = [job for plan in plans for job in plan.jobs]
+        executed alone, when nothing trains any more. What fails holds up only the notebooks that asked for it."""
+        database, jobs = Database(self.profile.name, self.corpus), [job for plan in plans for job in plan.jobs]
+        waiting = [Waiting(plan, database) for plan in plans]
 
         def on_news(run: str, failure: Failure | None) -> None:
             for notebook in waiting:
@@ -118,10 +108,10 @@ class Pipeline:
                             f"{traceback.format_exc()}")
             return lambda job: 0
         # A measure fails now if one of its runs is not trained yet; the page names a measure that is really broken.
-        counts = Counter("not judged yet" if claim.verdict == "failed" else claim.verdict for claim in judged)
-        self.shown.note(f"claims after {seeds} {'seed' if seeds == 1 else 'seeds'}: "
-                        f"{', '.join(f'{count} {verdict}' for verdict, count in counts.items())}; "
-                        "further seeds of the undecided come first")
+        verdicts = Counter("not judged yet" if found.verdict == "failed" else found.verdict for found in judged)
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        self.shown.note(f"claims after {seeds} {'seed' if seeds == 1 else 'seeds'}: {counts}; further seeds of the "
+                        "undecided come first")
         return by_need(judged, {run_fingerprint(job.run, self.corpus): job.run for job in jobs})
 
     def hand_on(self, waiting: Waiting) -> None:
@@ -156,8 +146,8 @@ class Pipeline:
                     self.status[name] = NotebookStatus("fresh")
                 elif mine:
                     self.execute_now(plan, folder / f"{name}.ipynb")
-                if mine:
-                    return
+            if mine:
+                return
             if not told:
                 self.shown.note(f"{name}: another suite is executing it; waiting")
             told = True
@@ -212,12 +202,12 @@ class Pipeline:
 class Waiting:
     """A notebook and its missing jobs by the run's fingerprint, until each is done or has failed."""
 
-    def __init__(self, plan: Planned, profile: str, corpus: Corpus) -> None:
-        self.plan, self.database = plan, Database(profile, corpus)
+    def __init__(self, plan: Planned, database: Database) -> None:
+        self.plan, self.database = plan, database
         self.failures: list[Failure] = []
-        self.jobs: dict[str, list[Job]] = {}
-        for job in self.database.missing(plan.jobs):
-            self.jobs.setdefault(self.database.fingerprint(job.run), []).append(job)
+        self.jobs: defaultdict[str, list[Job]] = defaultdict(list)
+        for job in database.missing(plan.jobs):
+            self.jobs[database.fingerprint(job.run)].append(job)
 
     def hear(self, run: str, failure: Failure | None) -> bool:
         """Whether this news of a run was the last that the notebook waited for."""

@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST, NEWEST = (3, 11), (3, 13)
 REPORT, TEST = "requirements.lock", "requirements-test.lock"
+QUIETLY = ("--quiet", "--disable-pip-version-check", "--no-compile")
 SETS = ("report", "test", "ray", "transformers")
 
 
@@ -38,17 +39,10 @@ def wanted(root: Path, name: str = "report") -> str:
     return f"{digest.hexdigest()}\n{root}\n"
 
 
-def installed(root: Path, name: str) -> bool:
-    """Whether the set `name` was installed from the present inputs."""
-    return stamp(root, name).exists() and stamp(root, name).read_text() == wanted(root, name)
-
-
 def asked(root: Path, name: str) -> list[str]:
     """Arguments of `pip install` for the set `name`."""
-    if name == "report":
-        return ["-r", REPORT]
-    if name == "test":
-        return ["-r", TEST]
+    if name in ("report", "test"):
+        return ["-r", REPORT if name == "report" else TEST]
     extras = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     return ["-c", REPORT, "-c", TEST, *extras[name]]
 
@@ -58,8 +52,7 @@ def install(root: Path, name: str) -> None:
     say(f"installing the pinned packages of the set '{name}' into .venv (minutes the first time)")
     # Python compiles a module at its first import. pip would compile all of them, which doubles the time of this step.
     python = str(root / ".venv" / "bin" / "python")
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
-    unfinished = root / ".venv" / ".unfinished"
+    pip, unfinished = [python, "-m", "pip", "install", *QUIETLY], root / ".venv" / ".unfinished"
     unfinished.touch()
     subprocess.run([*pip, *asked(root, name)], check=True, cwd=root)
     if name == "report":
@@ -100,12 +93,11 @@ def main(root: Path = ROOT, name: str = "report") -> int:
                 shutil.rmtree(venv, ignore_errors=True)
                 create(venv)
             for part in dict.fromkeys(("report", name)):
-                if installed(root, part):
-                    stamp(root, part).touch()     # make compares times
-                    continue
-                stamp(root, part).unlink(missing_ok=True)
-                install(root, part)
-                stamp(root, part).write_text(wanted(root, part))
+                done = stamp(root, part)
+                if not done.exists() or done.read_text() != wanted(root, part):
+                    done.unlink(missing_ok=True)
+                    install(root, part)
+                done.write_text(wanted(root, part))   # also if nothing was to be done: make compares times
         except subprocess.CalledProcessError as error:
             say(f"failed: {' '.join(map(str, error.cmd))} (exit {error.returncode}); run make again when it is mended")
             return 1

@@ -7,11 +7,12 @@ peak, between the forward and the backward pass. `suite.plan.gpus` and `suite.pl
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from lib.config import Evaluation, ModelConfig, PatternSpec, RunConfig
 from lib.errors import SuiteError
 from lib.patterns import build
+from suite import evals
+from suite.evals import Evaluator
 
 STATE_BYTES = 16            # a parameter: weight, gradient and AdamW's two moments, in float32
 LOGITS = 2 ** 27            # logits of a slice of tokens on a GPU (`lib.fused.ops.cross_entropy`)
@@ -62,11 +63,11 @@ def run_flops(run: RunConfig, tokens: float | None = None) -> float:
 @lru_cache(maxsize=None)
 def evaluation_flops(run: RunConfig, evaluation: Evaluation, domains: int) -> float:
     """Operations of an evaluation on text of `domains` domains, or of the domains that the run names itself."""
-    passes = forward_passes(run, evaluation, len(dict(run.data.parameters).get("domains", ())) or domains)
+    domains, model = len(dict(run.data.parameters).get("domains", ())) or domains, run.model
+    passes = forward_passes(run, evaluation, domains)
     if passes is None:
         return UNKNOWN_SHARE * run_flops(run)
-    layers, heads = run.model.layers, run.model.heads
-    return sum(forward_flops(run.model, attended_pairs(spec, layers, heads, length), length, tokens)
+    return sum(forward_flops(model, attended_pairs(spec, model.layers, model.heads, length), length, tokens)
                for spec, length, tokens in passes)
 
 
@@ -96,9 +97,8 @@ def forward_passes(run: RunConfig, evaluation: Evaluation, domains: int) -> list
 
 
 @lru_cache(maxsize=None)
-def with_defaults(evaluation: Evaluation) -> Any:
+def with_defaults(evaluation: Evaluation) -> Evaluator:
     """The evaluation with all its parameters."""
-    from suite import evals
     return evals.build(evaluation.name, **dict(evaluation.parameters))
 
 
@@ -123,12 +123,9 @@ def activation_bytes(model: ModelConfig, precision: str, tokens: int) -> int:
 
 
 def peak_bytes(model: ModelConfig, precision: str, tokens: int) -> int:
-    """Most memory that a training holds on a GPU.
-
-    State, the weights in the type of the products, activations of a micro-batch of `tokens`, and the larger of what is
-    there for a moment: logits of a slice with their softmax, or the gradients of the layer at work, twice what it keeps
-    (as measured on a CPU).
-    """
+    """Most memory that a training holds on a GPU: state, the weights in the type of the products, activations of a
+    micro-batch of `tokens`, and the larger of what is there for a moment: logits of a slice with their softmax, or the
+    gradients of the layer at work, twice what it keeps (as measured on a CPU)."""
     item, weights = item_bytes(precision), parameters(model)
     copies, activations = item * weights if item != 4 else 0, activation_bytes(model, precision, tokens)
     logits = (2 * item + 4) * min(LOGITS, tokens * model.vocab)

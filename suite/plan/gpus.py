@@ -24,10 +24,8 @@ from suite.settings.machine import DRIVER
 
 @dataclass(frozen=True)
 class Gpu:
-    """Peak TFLOP/s of products in bf16 and fp32, and GiB of memory; `source`: where the maker states them.
-
-    Peaks are without sparsity: bfloat16 on tensor cores that add in float32, and float32 without tensor cores.
-    """
+    """Peak TFLOP/s of products without sparsity, in bf16 (on tensor cores that add in float32) and in fp32 (without
+    tensor cores), GiB of memory, and where the maker states them."""
     title: str
     bf16: float
     fp32: float
@@ -51,6 +49,7 @@ GPUS = {
 }
 OTHERS = {"ti", "laptop", "super", "d", "pcie", "nvl"}      # words for a slower or faster GPU of the same name
 PUBLISHED = "rtx-3090"                  # what the Fibonacci paper trained on
+SEED = 42                               # of its 21 models and of dense; other seeds are replicates
 
 
 def key(name: str) -> str:
@@ -72,20 +71,18 @@ def of_device(device: str, memory_gib: float) -> str | None:
 
 def seen() -> str | None:
     """The key of the GPU that torch computes on here; torch is imported only where there is a driver."""
-    if not DRIVER.exists():
-        return None
-    import torch
-    if not torch.cuda.is_available():
-        return None
-    device = torch.cuda.get_device_properties(0)
-    return of_device(device.name, device.total_memory / 2 ** 30)
+    if DRIVER.exists():
+        import torch
+        if torch.cuda.is_available():
+            device = torch.cuda.get_device_properties(0)
+            return of_device(device.name, device.total_memory / 2 ** 30)
+    return None
 
 
 # How long a run takes
 
 KINDS = {"dense": "dense", "fixed": "fixed keys", "learned": "learned keys"}
-CHECKED = {"dense": PatternSpec.of("dense"), "fixed": PatternSpec.of("scaled_base"),
-           "learned": PatternSpec.of("learned")}
+CHECKED = {"dense": PatternSpec("dense"), "fixed": PatternSpec("scaled_base"), "learned": PatternSpec("learned")}
 
 
 @dataclass(frozen=True)
@@ -107,21 +104,20 @@ class GpuSpeed:
         """Where the hours come from, in a few lines."""
         shares = ", ".join(f"{title} {self.shares[name]:.1%}{' (measured)' * (name in self.measured)}"
                            for name, title in KINDS.items())
-        if self.measured == set(KINDS):
-            source = "    as make gpu-check measured on such a GPU at the paper's configuration"
-        else:
-            source = ("    if not measured: as in the published runs on an RTX 3090, whose code copies the keys of "
-                      "every query\n    before it attends; the suite's kernels do not, and make gpu-check measures "
-                      "what they reach on a GPU")
+        source = "as make gpu-check measured on such a GPU at the paper's configuration"
+        if self.measured != set(KINDS):
+            source = ("if not measured: as in the published runs on an RTX 3090, whose code copies the keys of every "
+                      "query\n    before it attends; the suite's kernels do not: see make gpu-check")
         return (f"{self.gpu.title}: hours of one GPU, of whose peak, {self.gpu.bf16:g} TFLOP/s ({self.gpu.source}), "
-                f"training reaches\n    {shares}\n{source}\n"
+                f"training reaches\n    {shares}\n    {source}\n"
                 "    models much smaller than the paper's do not fill a GPU and take longer than is said here")
 
 
 def kind(pattern: PatternSpec) -> str:
     """Which of `KINDS` a pattern is; a learned distance is interpolated between two keys."""
-    return ("dense" if pattern.name == "dense" else
-            "learned" if pattern_class(pattern.name).learned == "alpha" else "fixed")
+    if pattern.name == "dense":
+        return "dense"
+    return "learned" if pattern_class(pattern.name).learned == "alpha" else "fixed"
 
 
 def speed(name: str) -> GpuSpeed:
@@ -131,7 +127,7 @@ def speed(name: str) -> GpuSpeed:
     return GpuSpeed(name, published_shares() | measured, frozenset(measured))
 
 
-def paper_run(pattern: PatternSpec, seed: int = 42) -> RunConfig:
+def paper_run(pattern: PatternSpec, seed: int = SEED) -> RunConfig:
     return RunConfig(pattern, ModelConfig(), TrainConfig(seed=seed))
 
 
@@ -170,22 +166,19 @@ def measured_shares(name: str) -> dict[str, float]:
         return {}
     try:
         check = json.loads(path.read_text(encoding="utf-8"))
-        machine = check["machine"]
-        if of_device(machine["device"], machine.get("memory_mib", 0) / 2 ** 10) != name:
-            return {}
-        rates = {row["pattern"]: row["tokens_per_s"] for row in check["rows"] if row["measure"] == "training_step"}
-        return {pattern: rate * run_flops(paper_run(CHECKED[pattern]), tokens=1) / GPUS[name].peak("bf16")
-                for pattern, rate in rates.items() if rate}
+        seen_by_check = of_device(check["machine"]["device"], check["machine"].get("memory_mib", 0) / 2 ** 10)
+        return {row["pattern"]: row["tokens_per_s"] * run_flops(paper_run(CHECKED[row["pattern"]]), tokens=1)
+                / GPUS[name].peak("bf16") for row in check["rows"]
+                if seen_by_check == name and row["measure"] == "training_step" and row["tokens_per_s"]}
     except (ValueError, KeyError, TypeError) as error:
         raise SuiteError(f"{path} cannot be read ({error!r}): remove it, or run make gpu-check again") from None
 
 
 # The paper's matrix of runs in a plan
 
-SEED = 42                                       # of the paper's 21 models and of dense; other seeds are replicates
-MODELS, REPLICATES, DENSE = "the paper's models", "its replicates", "its dense baseline"
-TIMED = "both: the published matrix"
-SEEDS, CONTROLS = "further seeds of these", "controls, other studies"
+PARTS = (MODELS, REPLICATES, TIMED, DENSE, SEEDS, CONTROLS) = (
+    "the paper's models", "its replicates", "both: the published matrix", "its dense baseline",
+    "further seeds of these", "controls, other studies")
 
 
 @dataclass(frozen=True)
@@ -201,7 +194,7 @@ class MatrixRow:
 
 def paper_matrix(runs: Iterable[RunConfig], speed: GpuSpeed | None) -> list[MatrixRow]:
     """The plan's runs, each once, by what they are to the paper; empty if the paper trained none of them."""
-    groups: dict[str, list[RunConfig]] = {name: [] for name in (MODELS, REPLICATES, TIMED, DENSE, SEEDS, CONTROLS)}
+    groups: dict[str, list[RunConfig]] = {part: [] for part in PARTS}
     for run in dict.fromkeys(runs):
         groups[part_of_paper(run)].append(run)
     if not groups[MODELS]:

@@ -5,24 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from lib import paths
+from lib.config import Evaluation, RunConfig
+from lib.data import Corpus
 from lib.text import duration
-from suite.experiments.base import merged
+from suite import experiments
+from suite.experiments.base import Job, Parameters, merged
 from suite.plan import gpus
 from suite.plan.cost import evaluation_flops, peak_bytes, run_flops
 from suite.plan.estimate import Estimator
 from suite.run.database import Database
+from suite.settings.profiles import Profile
 from suite.settings.progress import text_table
-
-if TYPE_CHECKING:
-    from lib.config import Evaluation, RunConfig
-    from lib.data import Corpus
-    from suite.experiments.base import Job, Parameters
-    from suite.settings.profiles import Profile
 
 DOMAINS = 4                 # of held-out text, where there is no corpus yet that says how many
 USABLE = 0.9                # of a GPU's memory: the rest is its driver's, and lost between blocks
@@ -51,15 +48,10 @@ class Planned:
 
 def planned(profile: Profile, notebook: str) -> Planned:
     """The notebook at the profile's parameters; longest runs first, equal ones in the experiment's order."""
-    from suite.experiments import experiment
-    parameters, own = profile.parameters(notebook), experiment(notebook)
-    jobs = sorted(own.plan(parameters, profile), key=work, reverse=True)
+    parameters, own = profile.parameters(notebook), experiments.experiment(notebook)
+    jobs = sorted(own.plan(parameters, profile), reverse=True,
+                  key=lambda job: job.run.train.tokens * job.run.model.matrix_weights)
     return Planned(notebook, parameters, tuple(jobs), own.alone)
-
-
-def work(job: Job) -> float:
-    """Tokens times weights: what a run costs, pattern aside."""
-    return float(job.run.train.tokens) * job.run.model.matrix_weights
 
 
 def default_gpu(plans: Sequence[Planned]) -> str | None:

@@ -13,14 +13,12 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lib import paths
 from lib.config import Evaluation, RunConfig, fingerprint
+from lib.data import Corpus
 from lib.errors import SuiteError, one_of
-
-if TYPE_CHECKING:
-    from lib.data import Corpus
 
 # Imported by the training, but no part of its numbers: messages, paths, writing files, checking parameters.
 NEUTRAL = frozenset({"lib.errors", "lib.paths", "lib.files", "lib.registry"})
@@ -49,13 +47,13 @@ class Bare(ast.NodeTransformer):
         return None if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str) else node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
-        if (node.module or "").split(".")[0] not in PACKAGES:
-            return node
-        self.imports |= {(node.module, alias.name) for alias in node.names}
-        return None
+        return self.without({(node.module or "", alias.name) for alias in node.names}, node)
 
     def visit_Import(self, node: ast.Import) -> ast.AST | None:
-        ours = {(alias.name, "") for alias in node.names if alias.name.split(".")[0] in PACKAGES}
+        return self.without({(alias.name, "") for alias in node.names}, node)
+
+    def without(self, imports: set[tuple[str, str]], node: ast.AST) -> ast.AST | None:
+        ours = {(module, name) for module, name in imports if module.split(".")[0] in PACKAGES}
         self.imports |= ours
         return None if ours else node
 
@@ -97,14 +95,6 @@ def defined_in(package: str) -> dict[str, str]:
     return {name: module for module, text in texts.items() for name in NAME.findall(text)}
 
 
-def strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from strings(item)
-
-
 def training_modules(run: RunConfig) -> tuple[str, ...]:
     """The modules that the weights of `run` depend on, with all that they import."""
     return modules_of(run.pattern.name, run.data.source)
@@ -115,15 +105,6 @@ def modules_of(pattern: str, source: str) -> tuple[str, ...]:
     patterns, tasks = defined_in("lib.patterns"), defined_in("suite.tasks")
     own = patterns[one_of(pattern, patterns, "pattern")]
     return tuple(sorted({*TRAINING, own, *([tasks[source]] if source in tasks else [])}))
-
-
-def evaluation_modules(evaluation: Evaluation) -> tuple[str, ...]:
-    """The modules of an evaluation beyond its run: its own, and patterns and tasks that its parameters name."""
-    evals = defined_in("suite.evals")
-    own = evals[one_of(evaluation.name, evals, "evaluation")]
-    known = defined_in("lib.patterns") | defined_in("suite.tasks")
-    named = {known[text] for text in strings(evaluation.parameters) if text in known}
-    return tuple(sorted({"suite.evals", own, *named}))
 
 
 def data_fingerprint(run: RunConfig, corpus: Corpus | None) -> str:
@@ -142,5 +123,16 @@ def run_fingerprint(run: RunConfig, corpus: Corpus | None) -> str:
 
 @lru_cache(maxsize=None)
 def evaluation_fingerprint(evaluation: Evaluation) -> str:
-    """The key of an evaluation within its run; the run's own fingerprint covers model and data."""
-    return fingerprint(evaluation, code_fingerprint(evaluation_modules(evaluation)))
+    """The key of an evaluation within its run. Its code: its own, and of the patterns and tasks that it names."""
+    evals, others = defined_in("suite.evals"), defined_in("lib.patterns") | defined_in("suite.tasks")
+    own = evals[one_of(evaluation.name, evals, "evaluation")]
+    named = {others[text] for text in strings(evaluation.parameters) if text in others}
+    return fingerprint(evaluation, code_fingerprint(("suite.evals", own, *named)))
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from strings(item)

@@ -32,6 +32,10 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
 
+class Undeclared(SuiteError, AttributeError):
+    """An experiment reads a parameter that its notebook's parameters cell does not declare."""
+
+
 class Parameters(Strict):
     """What every notebook declares; the model of a notebook adds its own parameters, and all defaults."""
     profile: str                    # model, recipe and corpus: a file of profiles/
@@ -43,10 +47,6 @@ class Parameters(Strict):
         if name.startswith("_"):
             return super().__getattr__(name)
         raise Undeclared(f"the experiment reads {name}, which the parameters cell of its notebook does not declare")
-
-
-class Undeclared(SuiteError, AttributeError):
-    """An experiment reads a parameter that its notebook's parameters cell does not declare."""
 
 
 Model = TypeVar("Model", bound=Strict)
@@ -118,10 +118,8 @@ def as_tuple(declared: str, value: Any) -> tuple[Any, ...]:
 
 
 def type_of(annotation: str, where: str) -> Any:
-    """The type that an annotation names: int, float, str, bool, `list[X]`, `tuple[X, ...]` and `X | None`.
-
-    A list is a tuple to pydantic, so that parameters can be hashed. Other types are a `SuiteError`.
-    """
+    """The type that an annotation names: int, float, str, bool, `list[X]`, `tuple[X, ...]` and `X | None`. A list is a
+    tuple to pydantic, so that parameters can be hashed."""
     def resolved(node: ast.expr) -> Any:
         match node:
             case ast.Name(id=name) if name in SCALARS:
@@ -196,9 +194,3 @@ def parse_cell(source: str, where: str, base: type[Strict] = Strict) -> type[Str
     model = create_model("Parameters", __base__=base, **fields)
     checked(model, {}, f"{where}, parameters cell")
     return model
-
-
-def assigned(source: str) -> list[str]:
-    """The names that papermill's injected cell sets."""
-    return [target.id for statement in ast.parse(source).body if isinstance(statement, ast.Assign)
-            for target in statement.targets if isinstance(target, ast.Name)]

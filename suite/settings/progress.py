@@ -104,17 +104,17 @@ class Notebook(Display):
     """One output of a notebook's cell, updated in place. Its last text, one line, stays in the saved notebook."""
 
     def __init__(self) -> None:
+        from IPython.display import DisplayHandle
         super().__init__(sys.stdout, REDRAW_SECONDS, 0.0)
-        self.handle = None
+        self.handle, self.drawn = DisplayHandle(), False
 
     def draw(self, snapshot: Snapshot) -> None:
         self.write("\n  ".join(snapshot.lines()))
 
     def write(self, text: str) -> None:
-        from IPython.display import DisplayHandle
-        update = self.handle.update if self.handle else None
-        self.handle = self.handle or DisplayHandle()
-        (update or self.handle.display)({"text/plain": text}, raw=True, metadata={"progress": True})
+        write = self.handle.update if self.drawn else self.handle.display
+        write({"text/plain": text}, raw=True, metadata={"progress": True})
+        self.drawn = True
 
     def note(self, text: str) -> None:
         print(text)
@@ -122,7 +122,6 @@ class Notebook(Display):
     def close(self, summary: str) -> None:
         if summary:
             self.write(summary)
-        self.handle = None
 
 
 def display(stream: TextIO | None = None) -> Display:
@@ -136,8 +135,7 @@ def display(stream: TextIO | None = None) -> Display:
 
 def text_table(header: list[str], rows: list[list[str]], width: int = 0, shrink: int = 0) -> str:
     """The rows as lines, text to the left, numbers to the right. If the lines are wider than `width` characters (0: no
-    limit), column number `shrink` is cut. By hand, since rich needs half a minute for ten thousand rows.
-    """
+    limit), column number `shrink` is cut. By hand, since rich needs half a minute for ten thousand rows."""
     columns = [[str(cell) for cell in column] for column in zip(header, *rows)]
     widths = [max(map(len, column)) for column in columns]
     excess = sum(widths) + 2 * (len(widths) - 1) - width
