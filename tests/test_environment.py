@@ -24,88 +24,60 @@ PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 CONDA = yaml.safe_load((paths.ROOT / "environment.yml").read_text("utf-8"))
 MAKEFILE = (paths.ROOT / "Makefile").read_text("utf-8")
-PYTHONS = ("3.11.9", "3.12.9", "3.13.9")
-MACHINES = [{"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"},
-            {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"}]
-MAKE = ["make", "--no-print-directory"]
 
 
-def environments():
-    for version in PYTHONS:
-        for machine in MACHINES:
-            yield {"python_version": version.rpartition(".")[0], "python_full_version": version, "extra": "",
-                   "os_name": "posix", "implementation_name": "cpython", **machine,
-                   "platform_python_implementation": "CPython"}
+def environments() -> list[dict[str, str]]:
+    machines = [("linux", "Linux", "x86_64"), ("darwin", "Darwin", "arm64")]
+    return [{"python_version": version.rpartition(".")[0], "python_full_version": version, "extra": "",
+             "os_name": "posix", "implementation_name": "cpython", "platform_python_implementation": "CPython",
+             "sys_platform": name, "platform_system": system, "platform_machine": machine}
+            for version in ("3.11.9", "3.12.9", "3.13.9") for name, system, machine in machines]
 
 
 def pinned(lock: str, environment: dict[str, str]) -> dict[str, str]:
     """Versions that a lock gives such a machine, by name."""
-    versions: dict[str, str] = {}
-    for line in (paths.ROOT / lock).read_text("utf-8").splitlines():
-        requirement = Requirement(line)
-        if requirement.marker is None or requirement.marker.evaluate(environment):
-            (specifier,) = requirement.specifier
-            assert specifier.operator == "==" and canonicalize_name(requirement.name) not in versions, requirement
-            versions[canonicalize_name(requirement.name)] = specifier.version
-    return versions
+    lines = map(Requirement, (paths.ROOT / lock).read_text("utf-8").splitlines())
+    versions = [(canonicalize_name(own.name), *own.specifier) for own in lines
+                if own.marker is None or own.marker.evaluate(environment)]
+    assert len(dict(versions)) == len(versions) and all(version.operator == "==" for _, version in versions)
+    return {name: version.version for name, version in versions}
 
 
 # The files
 
-@pytest.mark.parametrize(("lock", "texts"), [
-    (bootstrap.REPORT, PROJECT["dependencies"]),
-    (bootstrap.TEST, [*PYPROJECT["dependency-groups"]["test"], *EXTRAS["ray"], *EXTRAS["transformers"]])])
-def test_when_pyproject_asks_for_a_package_then_the_lock_pins_it_in_range_everywhere(lock, texts):
-    for environment in environments():
-        versions = pinned(lock, environment)
+@pytest.mark.parametrize("environment", environments(), ids=lambda own: f"{own['python_version']}, {own['sys_platform']}")
+def test_when_packages_are_asked_for_then_the_locks_pin_them_in_range_and_tests_change_no_report(environment):
+    report, test = pinned(bootstrap.REPORT, environment), pinned(bootstrap.TEST, environment)
+    tests = [*PYPROJECT["dependency-groups"]["test"], *EXTRAS["ray"], *EXTRAS["transformers"]]
+    for versions, texts in ((report, PROJECT["dependencies"]), (test, tests)):
         for wanted in map(Requirement, texts):
             if not wanted.marker or wanted.marker.evaluate(environment):
-                assert wanted.specifier.contains(versions[canonicalize_name(wanted.name)]), (wanted, environment)
-
-
-def test_when_tests_are_added_to_a_report_then_no_version_changes_and_a_report_alone_has_none_of_them():
-    for environment in environments():
-        report, test = pinned(bootstrap.REPORT, environment), pinned(bootstrap.TEST, environment)
-        assert all(test[name] == report[name] for name in set(test) & set(report))
-        assert not {"ray", "transformers", "triton", "pytest", "hypothesis"} & set(report)
-
-
-def test_when_tests_are_added_to_a_report_then_the_text_stays_the_same():
+                assert wanted.specifier.contains(versions[canonicalize_name(wanted.name)]), wanted
+    assert all(test[name] == report[name] for name in set(test) & set(report))
+    assert not {"ray", "transformers", "triton", "pytest", "hypothesis"} & set(report)
     libraries = set((paths.ROOT / "data_prep" / "libraries.txt").read_text("utf-8").splitlines())
-    for environment in environments():
-        assert not libraries & (set(pinned(bootstrap.TEST, environment)) - set(pinned(bootstrap.REPORT, environment)))
+    assert not libraries & (set(test) - set(report)), "the text would depend on whether there are tests"
 
 
-def test_when_conda_makes_the_environment_then_it_installs_the_lock_and_the_suite():
-    (pip,) = [entry["pip"] for entry in CONDA["dependencies"] if isinstance(entry, dict)]
-    assert pip == ["-r requirements.lock", "-e ."] and "pip" in CONDA["dependencies"]
-    assert CONDA["name"] == PROJECT["name"]
-    (python,) = [entry for entry in CONDA["dependencies"] if str(entry).startswith("python=")]
-    assert SpecifierSet(PROJECT["requires-python"]).contains(python.removeprefix("python="))
-    assert len(CONDA["dependencies"]) == 3, "a package beside the lock would not be pinned"
-
-
-def test_when_a_python_is_accepted_then_pyproject_bootstrap_and_makefile_agree():
+def test_when_conda_pyproject_bootstrap_and_makefile_name_a_python_or_a_lock_then_they_agree():
+    python, pip, packages = CONDA["dependencies"]              # a package beside the lock would not be pinned
+    assert (CONDA["name"], pip, packages) == (PROJECT["name"], "pip", {"pip": ["-r requirements.lock", "-e ."]})
     required = SpecifierSet(PROJECT["requires-python"])
+    assert required.contains(python.removeprefix("python="))
     for minor in range(9, 16):
         assert required.contains(f"3.{minor}") == (bootstrap.OLDEST <= (3, minor) <= bootstrap.NEWEST)
     assert f"{bootstrap.OLDEST} <= sys.version_info[:2] <= {bootstrap.NEWEST}" in MAKEFILE
-
-
-def test_when_the_lock_is_made_anew_then_its_command_is_the_makefile_s():
-    recipe = make("--dry-run", "lock").stdout
     for option in ("pip compile --universal --python-version 3.11", "pyproject.toml -o requirements.lock",
                    "--group pyproject.toml:test -c requirements.lock -o requirements-test.lock", "--no-emit-index-url"):
-        assert option in recipe
+        assert option in make("--dry-run", "lock").stdout
 
 
 # The Makefile
 
-def make(*arguments: str, folder: Path = paths.ROOT, **variables: str) -> subprocess.CompletedProcess:
-    dropped = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PROFILE", "CORPUS", "ENGINE", "NAME", "PATTERN", "PYTHON", "ARGS",
-               "SLOW")
+def make(*arguments: str, folder: Path = paths.ROOT) -> subprocess.CompletedProcess:
+    dropped = "MAKEFLAGS MAKELEVEL MFLAGS PROFILE CORPUS ENGINE NAME PATTERN PYTHON ARGS SLOW".split()
     inherited = {name: value for name, value in os.environ.items() if name not in dropped}
-    return subprocess.run([*MAKE, *arguments], cwd=folder, env={**inherited, **variables}, capture_output=True,
+    return subprocess.run(["make", "--no-print-directory", *arguments], cwd=folder, env=inherited, capture_output=True,
                           text=True)
 
 
@@ -149,13 +121,10 @@ def test_when_a_target_is_made_then_its_command_runs_in_the_environment(installe
     assert command in recipe and ".venv/bin/python" in recipe and "bootstrap" not in recipe
 
 
-@pytest.mark.parametrize(("target", "variable"), [("notebook", "NAME"), ("compare", "PATTERN")])
-def test_when_a_target_lacks_its_variable_then_the_error_names_it(installed, target, variable):
-    found = make(target, folder=installed)
-    assert found.returncode != 0 and f"{variable} is missing" in found.stderr
-
-
-def test_when_nothing_is_trained_then_the_engine_is_not_passed_on(installed):
+def test_when_a_target_lacks_its_variable_or_needs_no_engine_then_that_is_said_or_left_out(installed):
+    for target, variable in (("notebook", "NAME"), ("compare", "PATTERN")):
+        found = make(target, folder=installed)
+        assert found.returncode != 0 and f"{variable} is missing" in found.stderr
     assert "--engine" not in make("--dry-run", "plan", "verify", "ENGINE=ray", folder=installed).stdout
 
 
@@ -177,14 +146,10 @@ def test_when_the_environment_is_missing_or_stale_then_it_is_made_first(installe
     assert recipe.index("bootstrap.py report") < recipe.index("bootstrap.py test") < recipe.index("pytest")
 
 
-@pytest.mark.parametrize(("target", "sets"), [
-    ("report", ["report"]), ("test", ["report", "test"]), ("plan ENGINE=ray", ["report"]),
-    ("report ENGINE=ray", ["report", "ray"])])
-def test_when_a_target_is_made_in_a_fresh_clone_then_only_what_it_needs_is_installed(clone, target, sets):
-    assert re.findall(r"bootstrap\.py (\w+)", make("--dry-run", *target.split(), folder=clone).stdout) == sets
-
-
-def test_when_no_python_is_right_then_make_says_which_are(clone):
+def test_when_a_target_is_made_in_a_fresh_clone_then_only_what_it_needs_is_installed(clone):
+    for target, sets in (("report", ["report"]), ("test", ["report", "test"]), ("plan ENGINE=ray", ["report"]),
+                         ("report ENGINE=ray", ["report", "ray"])):
+        assert re.findall(r"bootstrap\.py (\w+)", make("--dry-run", *target.split(), folder=clone).stdout) == sets
     found = make("report", "PYTHON=/nonexistent/python", folder=clone)
     assert found.returncode != 0 and "3.11, 3.12 or 3.13" in found.stderr and not (clone / ".venv").exists()
 
@@ -215,25 +180,22 @@ def pip(clone, monkeypatch, tmp_path) -> Path:
     return tmp_path / "pip.log"
 
 
-def test_when_installed_then_lock_and_suite_are_installed_once_and_the_stamp_says_so(clone, pip):
-    assert bootstrap.main(clone) == 0
-    asked = pip.read_text().splitlines()
-    assert len(asked) == 2 and asked[0].endswith("-r requirements.lock")
-    assert asked[1].endswith("--no-deps --no-build-isolation --editable .")
+def test_when_sets_are_installed_then_each_is_once_the_others_stay_and_a_changed_lock_renews_what_it_pins(clone, pip):
+    def asked(*names: str) -> list[str]:
+        before = pip.read_text().splitlines() if pip.exists() else []
+        assert [bootstrap.main(clone, name) for name in names] == [0] * len(names)
+        return pip.read_text().splitlines()[len(before):]
+    lock, suite = asked("report")
+    assert lock.endswith("--no-compile -r requirements.lock")
+    assert suite.endswith("--no-deps --no-build-isolation --editable .")
     assert (clone / ".venv" / ".installed").read_text() == bootstrap.wanted(clone)
-    assert bootstrap.main(clone) == 0 and len(pip.read_text().splitlines()) == 2
-    (clone / "requirements.lock").write_text("numpy==2.4.6\n")
-    assert bootstrap.main(clone) == 0 and len(pip.read_text().splitlines()) == 4
-
-
-def test_when_a_set_is_added_then_the_others_stay_and_a_new_lock_of_tests_renews_tests_alone(clone, pip):
-    assert [bootstrap.main(clone, name) for name in ("report", "test", "ray", "test", "report")] == [0] * 5
-    asked = pip.read_text().splitlines()
-    assert len(asked) == 4 and asked[2].endswith("--no-compile -r requirements-test.lock")
-    assert asked[3].endswith("-c requirements.lock -c requirements-test.lock ray>=2.60,<3")
+    test, ray = asked("report", "test", "ray", "test", "report")
+    assert test.endswith("--no-compile -r requirements-test.lock")
+    assert ray.endswith("-c requirements.lock -c requirements-test.lock ray>=2.60,<3")
     (clone / "requirements-test.lock").write_text("pytest==9.2.0\n")
-    assert [bootstrap.main(clone, name) for name in ("report", "test")] == [0, 0]
-    assert [line.split()[-1] for line in pip.read_text().splitlines()[4:]] == ["requirements-test.lock"]
+    assert [line.split()[-1] for line in asked("report", "test")] == ["requirements-test.lock"]
+    (clone / "requirements.lock").write_text("numpy==2.4.6\n")
+    assert [line.split()[-1] for line in asked("report")] == ["requirements.lock", "."]
 
 
 def test_when_tests_come_first_or_a_set_is_misspelt_then_a_report_is_installed_too_or_nothing(clone, pip, capsys):
@@ -255,16 +217,18 @@ def test_when_installing_fails_then_no_stamp_is_left_and_the_next_start_begins_a
     assert made == [False]
 
 
+def start(clone: Path) -> list[str]:
+    return [sys.executable, "-I", str(clone / "tools" / "bootstrap.py"), "test"]
+
+
 def test_when_two_makes_start_at_once_then_one_installs_and_the_other_waits(clone, pip):
-    start = [sys.executable, "-I", str(clone / "tools" / "bootstrap.py"), "test"]
-    processes = [subprocess.Popen(start, env={**os.environ, "PIP_SLEEP": "0.3"}) for _ in range(3)]
+    processes = [subprocess.Popen(start(clone), env={**os.environ, "PIP_SLEEP": "0.3"}) for _ in range(3)]
     assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
     assert len(pip.read_text().splitlines()) == 3
 
 
 def test_when_an_installation_is_killed_then_there_is_no_stamp(clone, pip):
-    start = [sys.executable, "-I", str(clone / "tools" / "bootstrap.py"), "test"]
-    process = subprocess.Popen(start, env={**os.environ, "PIP_SLEEP": "30"}, start_new_session=True)
+    process = subprocess.Popen(start(clone), env={**os.environ, "PIP_SLEEP": "30"}, start_new_session=True)
     while not pip.exists():
         assert process.poll() is None
     os.killpg(process.pid, 9)
