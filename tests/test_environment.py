@@ -45,7 +45,7 @@ def pinned(lock: str, environment: dict[str, str]) -> dict[str, str]:
 
 # The files
 
-@pytest.mark.parametrize("environment", environments(), ids=lambda own: f"{own['python_version']}, {own['sys_platform']}")
+@pytest.mark.parametrize("environment", environments())
 def test_when_packages_are_asked_for_then_the_locks_pin_them_in_range_and_tests_change_no_report(environment):
     report, test = pinned(bootstrap.REPORT, environment), pinned(bootstrap.TEST, environment)
     tests = [*PYPROJECT["dependency-groups"]["test"], *EXTRAS["ray"], *EXTRAS["transformers"]]

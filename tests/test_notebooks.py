@@ -13,92 +13,77 @@ from suite.experiments import names
 from suite.settings.parameters import Parameters, declared_in, parse_cell
 
 LONGEST = 14        # lines of a cell; parameters and imports have as many as they need
+PARTS = ("nb.source(", "nb.plan()", "nb.run()", "nb.save(runs)", "assert ", "nb.show(", "gallery.", "figures.")
 
 
 def read(name: str) -> nbformat.NotebookNode:
     return nbformat.read(paths.NOTEBOOKS / f"{name}.ipynb", as_version=4)
 
 
-def code(name: str) -> list[nbformat.NotebookNode]:
-    return [cell for cell in read(name).cells if cell.cell_type == "code"]
-
-
 def test_when_the_folder_is_read_then_each_experiment_has_its_notebook():
     assert sorted(path.stem for path in paths.NOTEBOOKS.glob("*.ipynb")) == names()
 
 
-@pytest.mark.parametrize("name", names())
-def test_when_a_notebook_is_committed_then_it_is_valid_without_outputs_and_has_the_plain_kernel(name):
+@pytest.fixture(params=names())
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def code(name) -> list[nbformat.NotebookNode]:
+    return [cell for cell in read(name).cells if cell.cell_type == "code"]
+
+
+def test_when_a_notebook_is_committed_then_it_is_valid_without_outputs_and_has_the_plain_kernel(name, code):
     notebook = read(name)
     nbformat.validate(notebook)
-    assert notebook.metadata.kernelspec.name == "python3"
-    assert notebook.metadata.kernelspec.language == "python"
-    for cell in code(name):
-        assert cell.outputs == [] and cell.execution_count is None
-
-
-@pytest.mark.parametrize("name", names())
-def test_when_a_notebook_is_committed_then_its_cells_have_names_that_do_not_change(name):
-    ids = [cell.id for cell in read(name).cells]
+    assert (notebook.metadata.kernelspec.name, notebook.metadata.kernelspec.language) == ("python3", "python")
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    ids = [cell.id for cell in notebook.cells]
     assert len(ids) == len(set(ids))
     assert all(re.fullmatch(r"[a-z][a-z-]*", each) for each in ids), "words, not random digits"
 
 
-@pytest.mark.parametrize("name", names())
-def test_when_parameters_are_declared_then_the_first_code_cell_has_them_all_with_type_default_and_meaning(name):
+def test_when_parameters_are_declared_then_the_first_code_cell_has_them_all_with_type_default_and_meaning(name, code):
     declared = declared_in(paths.NOTEBOOKS / f"{name}.ipynb").model_fields
-    assert list(parse_cell(code(name)[0].source, name).model_fields) == list(declared)
+    assert list(parse_cell(code[0].source, name).model_fields) == list(declared)
     assert list(declared)[:4] == list(Parameters.model_fields) and declared["profile"].default == "small"
     assert [key for key, own in declared.items() if not own.description] == []
 
 
-@pytest.mark.parametrize("name", names())
-def test_when_cells_are_read_then_they_are_short_and_hold_no_logic(name):
-    for cell in code(name):
-        lines = cell.source.splitlines()
+def test_when_cells_are_read_then_they_are_short_and_hold_no_logic(code):
+    for cell in code:
+        lines, tree = cell.source.splitlines(), ast.parse(cell.source)
         assert len(lines) <= {"parameters": 30, "setup": 20}.get(cell.id, LONGEST), cell.id
         assert all(len(line) <= 175 for line in lines), cell.id
-        kinds = {type(node) for node in ast.walk(ast.parse(cell.source))}
+        kinds = {type(node) for node in ast.walk(tree)}
         statistic = cell.id.startswith("statistic")            # the one thing that a notebook computes itself, in sight
         assert not kinds & ({ast.ClassDef, ast.Try, ast.While} | (set() if statistic else {ast.FunctionDef})), cell.id
         printing = cell.id.startswith(("check", "balance", "statistic", "published"))
         assert printing or "print(" not in cell.source, cell.id
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "nb.note":
+                computed = [inner for inner in ast.walk(node.args[0]) if isinstance(inner, (ast.Call, ast.Name))]
+                assert computed, f"a conclusion is computed and not typed: {ast.unparse(node)}"
 
 
-@pytest.mark.parametrize("name", names())
-def test_when_a_notebook_is_read_then_it_has_the_parts_of_a_section(name):
+def test_when_a_notebook_is_read_then_it_has_the_parts_of_a_section_and_words_go_with_its_figures(name, code):
     text = "\n".join(cell.source for cell in read(name).cells if cell.cell_type == "markdown")
-    sources = [cell.source for cell in code(name)]
     assert text.startswith("# ") and "$$" in text, "title and equation"
     assert re.search(r"\*\*[^*]+\?\*\*", text), "the question"
-    assert f'Notebook("{name}", globals())' in sources[1]
+    assert f'Notebook("{name}", globals())' in code[1].source
     assert text.rstrip().split("\n## ")[-1].startswith("Try next") and text.count("\n- `") >= 3, "what to try next"
-    calls = ("nb.source(", "nb.plan()", "nb.run()", "nb.save(runs)", "assert ", "nb.show(", "gallery.", "figures.")
-    for call in (*calls, *(() if name == "07_efficiency" else ("nb.claims(",))):         # the ledger asks nothing of 07
-        assert any(call in source for source in sources), call
-    assert any(cell.id.startswith("statistic") and "np." in cell.source for cell in code(name)), "the statistic"
+    for call in (*PARTS, *(() if name == "07_efficiency" else ("nb.claims(",))):         # the ledger asks nothing of 07
+        assert any(call in cell.source for cell in code), call
+    assert any(cell.id.startswith("statistic") and "np." in cell.source for cell in code), "the statistic"
     if name not in ("04_power_law_sigma", "05_christoffel"):
         assert "published" in text.lower(), "published numbers, where there are some"
-
-
-@pytest.mark.parametrize("name", names())
-def test_when_a_figure_is_shown_then_words_go_with_it(name):
-    cells = code(name)
-    for at, cell in enumerate(cells):
+    for at, cell in enumerate(code):
         for shown in re.findall(r"nb\.show\((.*?)\n(?=\S|\Z)", cell.source + "\n", flags=re.S):
             assert 'alt="' in shown or "alt=f\"" in shown, cell.id
         if "nb.show(" in cell.source:
-            following = cell.source + (cells[at + 1].source if at + 1 < len(cells) else "")
+            following = "".join(cell.source for cell in code[at:at + 2])
             assert "caption=" in cell.source or "nb.claims(" in following or "nb.note(" in following, cell.id
-
-
-@pytest.mark.parametrize("name", names())
-def test_when_a_conclusion_is_drawn_then_it_is_computed_and_not_typed(name):
-    for cell in code(name):
-        for node in ast.walk(ast.parse(cell.source)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "nb.note":
-                computed = [inner for inner in ast.walk(node.args[0]) if isinstance(inner, (ast.Call, ast.Name))]
-                assert computed, ast.unparse(node)
 
 
 def test_when_the_audit_is_looked_up_then_every_row_is_shown_somewhere():

@@ -66,64 +66,49 @@ def test_when_nothing_changed_then_nothing_is_done_and_otherwise_exactly_what_is
     house.notebook("01_a", job(1))
     house.notebook("02_b", job(2))
     profile, page = paths.PROFILES / "tiny.yaml", paths.report("tiny") / "index.html"
-
-    def executed_by(change) -> list[str]:
-        change()
-        before, pages = len(events("execute")), len(house.pages)
-        assert house.run() == 0
-        done = events("execute")[before:]
-        assert ("nothing to do" in capsys.readouterr().out) == (len(house.pages) == pages) and page.exists()
-        return [line.split()[1] for line in done]
+    ledger, other = page.with_name("ledger.json"), paths.report("overnight") / "ledger.json"
+    other.parent.mkdir(parents=True)
+    text = profile.read_text() + "notebooks: {02_b: {seeds: [1]}}\n"
 
     def opened_and_saved():
         node = nbformat.read(paths.NOTEBOOKS / "01_a.ipynb", as_version=4)
         node.cells[1].outputs, node.cells[1].execution_count = [nbformat.v4.new_output("stream", text="seen")], 7
         nbformat.write(node, paths.NOTEBOOKS / "01_a.ipynb")
 
-    assert executed_by(lambda: None) == ["01_a", "02_b"]
-    assert executed_by(lambda: None) == []
-    assert executed_by(opened_and_saved) == []
-    assert executed_by(lambda: house.notebook("01_a", job(1), code="# said better")) == ["01_a"]
-    assert executed_by(lambda: (paths.results("tiny") / "02_b.csv").unlink()) == ["02_b"]
-    assert executed_by(lambda: (paths.executed("tiny") / "02_b.ipynb").write_text("changed by hand")) == ["02_b"]
-    text = profile.read_text() + "notebooks: {02_b: {seeds: [1]}}\n"
-    assert executed_by(lambda: profile.write_text(text)) == ["02_b"]
-    assert executed_by(lambda: profile.write_text(text.replace("rungs: 5", "rungs: 4"))) == ["01_a", "02_b"]
-    assert executed_by(lambda: setattr(house.text, "fingerprint", "other text")) == ["01_a", "02_b"]
-    assert executed_by(page.unlink) == []                              # the page alone is written again
-    assert house.pages[-1] == {"01_a": "fresh", "02_b": "fresh"}
-    other = paths.report("overnight") / "ledger.json"
-    other.parent.mkdir(parents=True)
-    for change in (page.with_name("ledger.json").unlink, lambda: other.write_text("[]"),
-                   lambda: other.write_text("[1]")):
-        # So it is without the ledger, or with another profile's.
-        pages = len(house.pages)
-        assert executed_by(change) == [] and len(house.pages) == pages + 1
-    assert executed_by(lambda: None) == [] and len(events("trained")) == 2
+    for change, executed, written in [
+            (None, ["01_a", "02_b"], True), (None, [], False), (opened_and_saved, [], False),
+            (lambda: house.notebook("01_a", job(1), code="# said better"), ["01_a"], True),
+            ((paths.results("tiny") / "02_b.csv").unlink, ["02_b"], True),
+            (lambda: (paths.executed("tiny") / "02_b.ipynb").write_text("changed by hand"), ["02_b"], True),
+            (lambda: profile.write_text(text), ["02_b"], True),
+            (lambda: profile.write_text(text.replace("rungs: 5", "rungs: 4")), ["01_a", "02_b"], True),
+            (lambda: setattr(house.text, "fingerprint", "other text"), ["01_a", "02_b"], True),
+            # The page alone is written again, also without its ledger or with another profile's.
+            (page.unlink, [], True), (ledger.unlink, [], True), (lambda: other.write_text("[]"), [], True),
+            (lambda: other.write_text("[1]"), [], True), (None, [], False)]:
+        if change:
+            change()
+        before, pages = len(events("execute")), len(house.pages)
+        assert house.run() == 0 and page.exists()
+        assert [line.split()[1] for line in events("execute")[before:]] == executed
+        assert (len(house.pages) > pages) == written == ("nothing to do" not in capsys.readouterr().out)
+        if not executed and written:
+            assert house.pages[-1] == {"01_a": "fresh", "02_b": "fresh"} and len(house.pages) == pages + 1
+    assert len(events("trained")) == 2
 
 
 def test_when_the_library_or_the_report_changes_then_their_stamps_do(tmp_path, monkeypatch):
-    expected = {"lib/model.py": (True, False), "suite/published/a.csv": (True, False),
-                "suite/report/page.css": (False, True), "docs/audit.md": (False, True)}
-    files = {name: tmp_path / name for name in expected}
-    for path in files.values():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("1")
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(stamps, "REPORT", tmp_path / "suite" / "report")
-
-    def both() -> tuple[str, str]:
-        stamps.library.cache_clear()
-        stamps.page_code.cache_clear()
-        return stamps.library(), stamps.page_code()
-    before = both()
-    for name, changed in expected.items():
-        files[name].write_text("2")
-        now = both()
-        assert (now[0] != before[0], now[1] != before[1]) == changed
-        before = now
-    monkeypatch.undo()
-    both()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "audit.md").touch()
+    both = (stamps.library.__wrapped__, stamps.page_code.__wrapped__)             # without their caches
+    for name, changed in {"lib/model.py": (True, False), "suite/published/a.csv": (True, False),
+                          "suite/report/page.css": (False, True), "docs/audit.md": (False, True)}.items():
+        before = [stamp() for stamp in both]
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("2")
+        assert tuple(stamp() != old for stamp, old in zip(both, before, strict=True)) == changed, name
 
 
 def test_when_two_suites_run_at_once_then_each_notebook_is_executed_once(house):
@@ -131,25 +116,23 @@ def test_when_two_suites_run_at_once_then_each_notebook_is_executed_once(house):
     house.notebook("02_b", job(2, pause=0.05))
     ended = []
     suites = [threading.Thread(target=lambda: ended.append(house.run())) for _ in range(2)]
-    for each in suites:
-        each.start()
-    for each in suites:
-        each.join()
+    for call in ("start", "join"):
+        for each in suites:
+            getattr(each, call)()
     assert ended == [0, 0]
     assert sorted(events("execute")) == ["execute 01_a", "execute 02_b"] and len(events("trained")) == 2
 
 
-@pytest.mark.parametrize("yaml, message", [
-    ("notebooks: {01_a: {sede: [1]}}", "tiny.yaml, notebooks: 01_a: unknown parameter 'sede'"),
-    ("notebooks: {01_b: {}}", "unknown notebook '01_b'; did you mean '01_a'"),
-    ("notebooks: {01_a: {tokens: 1e5}}", "tokens = '1e5'"),
-])
-def test_when_a_parameter_is_wrong_then_the_suite_ends_with_2_before_any_work(house, capsys, yaml, message):
+def test_when_a_parameter_is_wrong_then_the_suite_ends_with_2_before_any_work(house, capsys):
     house.notebook("01_a", job(1))
-    with open(paths.PROFILES / "tiny.yaml", "a") as file:
-        file.write(yaml)
-    assert house.run() == 2
-    assert message in capsys.readouterr().err and events() == []
+    good = (paths.PROFILES / "tiny.yaml").read_text()
+    for yaml, message in (
+            ("notebooks: {01_a: {sede: [1]}}", "tiny.yaml, notebooks: 01_a: unknown parameter 'sede'"),
+            ("notebooks: {01_b: {}}", "unknown notebook '01_b'; did you mean '01_a'"),
+            ("notebooks: {01_a: {tokens: 1e5}}", "tokens = '1e5'")):
+        (paths.PROFILES / "tiny.yaml").write_text(good + yaml)
+        assert house.run() == 2
+        assert message in capsys.readouterr().err and events() == []
 
 
 def test_when_one_notebook_is_asked_for_then_only_it_and_its_runs_are_made(house, capsys):
@@ -166,40 +149,35 @@ def test_when_a_plan_is_asked_for_then_shared_runs_count_once_and_nothing_is_mad
     house.notebook("02_b", job(2, 1, 2), job(3, 1, steps=8))
     assert house.run("plan", "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    rows = {row["notebook"]: row for row in [*told["notebooks"], told["total"]]}
-    a_run = 4 * 2 * 64
-    assert [rows["01_a"][k] for k in ("runs", "shared", "to_train", "tokens", "evaluations")] == [2, 0, 2, 2 * a_run, 2]
-    assert [rows["02_b"][k] for k in ("runs", "shared", "to_train", "tokens", "evaluations")] == [2, 1, 1, 2 * a_run, 2]
-    assert [rows["total"][k] for k in ("runs", "done", "to_train", "tokens", "evaluations")] == [3, 0, 3, 4 * a_run, 4]
-    assert rows["total"]["minutes"] > 0 and not told["timed"]
+    a_run, rows = 4 * 2 * 64, [*told["notebooks"], told["total"]]
+    names = ("notebook", "runs", "shared", "done", "to_train", "tokens", "evaluations")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("01_a", 2, 0, 0, 2, 2 * a_run, 2), ("02_b", 2, 1, 0, 1, 2 * a_run, 2), ("total", 3, 0, 0, 3, 4 * a_run, 4)]
+    assert rows[-1]["minutes"] > 0 and not told["timed"]
     assert not (house.root / "outputs").exists()
     engine.ensure([job(2, 1)], "tiny", None, 1, shown=Quiet())
     assert house.run("plan") == 0
-    lines = capsys.readouterr().out.splitlines()
-    total = next(line.split() for line in lines if line.startswith("total"))
-    # Evaluation 2 of run 2 is missing: it is not done.
-    assert total[1:5] == ["3", "0", "0", "2"]
-    assert any("from runs timed on this machine" in line for line in lines)
+    text = capsys.readouterr().out
+    total = next(line.split() for line in text.splitlines() if line.startswith("total"))
+    assert total[1:5] == ["3", "0", "0", "2"]                  # evaluation 2 of run 2 is missing: it is not done
+    assert "from runs timed on this machine" in text
+    house.notebook("01_a", job(1), job(2, steps=8), job(3), job(4, steps=12))
+    plan = planning.planned(profiles.load("tiny"), "01_a")
+    assert [each.run.train.seed for each in plan.jobs] == [4, 2, 1, 3]                          # the longest first
 
 
 def test_when_runs_were_timed_then_the_estimate_is_theirs(house):
     engine.ensure([job(1, 1)], "tiny", None, 1, shown=Quiet())
-    known = estimate.Estimator.from_history()
-    assert known.rate(job(9, 1).run) == 1000.0                         # what the fake worker says
-    assert known.training(job(9, 1).run) == pytest.approx(job(9, 1).run.train.tokens / 1000)
-    assert known.evaluation(job(9, 1).run, Evaluation.of("task", count=1)) < 1
-    twice = replace(job(9, 1).run, model=replace(TINY, layers=4, hidden=64))
-    assert known.rate(twice) == pytest.approx(1000 * estimate.operations(job(9, 1).run) / estimate.operations(twice))
+    known, run = estimate.Estimator.from_history(), job(9, 1).run
+    assert known.rate(run) == 1000.0                                   # what the fake worker says
+    assert known.training(run) == pytest.approx(run.train.tokens / 1000)
+    assert known.evaluation(run, Evaluation.of("task", count=1)) < 1
+    twice = replace(run, model=replace(TINY, layers=4, hidden=64))
+    assert known.rate(twice) == pytest.approx(1000 * estimate.operations(run) / estimate.operations(twice))
     for device, threads, counts in [("cpu", 1, True), ("cuda", 4, True), ("cpu", 4, False), ("8 x cuda", 1, False)]:
         with closing(sqlite3.connect(paths.database("tiny"))) as connection, connection:
             connection.execute("update runs set device = ?, threads = ?", (device, threads))
         assert estimate.Estimator.from_history().knows == counts       # several cores or GPUs say nothing of one
-
-
-def test_when_jobs_differ_in_cost_then_the_longest_of_a_notebook_comes_first(house):
-    house.notebook("01_a", job(1), job(2, steps=8), job(3), job(4, steps=12))
-    planned = planning.planned(profiles.load("tiny"), "01_a")
-    assert [each.run.train.seed for each in planned.jobs] == [4, 2, 1, 3]
 
 
 def test_when_the_command_line_is_wrong_or_interrupted_then_one_line_and_the_status_say_so(house, monkeypatch, capsys):
@@ -242,16 +220,11 @@ def test_when_the_engine_is_ray_then_a_report_a_notebook_and_a_comparison_train_
     assert house.run("compare", "dense", "--engine", "ray") == 0 and isinstance(compared[0], Elsewhere)
 
 
-def test_when_ray_is_not_installed_then_the_error_says_so_before_anything_is_built(house, monkeypatch, capsys):
+def test_when_ray_is_not_installed_or_a_share_is_given_without_it_then_nothing_is_built(house, monkeypatch, capsys):
     house.notebook("01_a", job(1))
     monkeypatch.setattr(ray_hosts.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(suite, "opened", lambda *given: pytest.fail("the corpus was built"))
-    assert house.run("report", "--engine", "ray") == 2
-    assert capsys.readouterr().err.count("bootstrap.py ray") == 1
-
-
-def test_when_a_share_of_a_cluster_is_given_without_one_then_it_is_refused(house, capsys):
-    house.notebook("01_a", job(1))
+    assert house.run("report", "--engine", "ray") == 2 and capsys.readouterr().err.count("bootstrap.py ray") == 1
     assert house.run("report", "--run-gpus", "1") == 2
     assert "--run-gpus = 1.0 is not valid: it is for --engine ray" in capsys.readouterr().err
 
@@ -294,14 +267,10 @@ def test_when_the_stream_is_a_terminal_then_the_lines_are_redrawn_in_place():
 def test_when_shown_in_jupyter_then_one_output_is_updated_and_ends_as_one_line(monkeypatch):
     calls = []
 
-    class Handle:
-        def display(self, content, **more):
-            calls.append(("display", content["text/plain"], more["metadata"]))
-
-        def update(self, content, **more):
-            calls.append(("update", content["text/plain"], more["metadata"]))
-    import IPython.display
-    monkeypatch.setattr(IPython.display, "DisplayHandle", Handle)
+    def called(kind):
+        return lambda self, content, raw, metadata: calls.append((kind, content["text/plain"], metadata))
+    monkeypatch.setattr("IPython.display.DisplayHandle", type("Handle", (), {
+        "display": called("display"), "update": called("update")}))
     monkeypatch.setattr(progress, "REDRAW_SECONDS", 0.0)
     shown = progress.Notebook()
     for _ in range(3):
@@ -309,8 +278,7 @@ def test_when_shown_in_jupyter_then_one_output_is_updated_and_ends_as_one_line(m
     shown.close("3 runs finished")
     assert [kind for kind, *_ in calls] == ["display", "update", "update", "update"]
     assert calls[0][1].splitlines()[1].strip().startswith("Local, seed 1: step 5/10")
-    assert calls[-1][1] == "3 runs finished"
-    assert all(metadata == {"progress": True} for *_, metadata in calls)
+    assert calls[-1][1] == "3 runs finished" and all(metadata == {"progress": True} for *_, metadata in calls)
 
 
 def test_when_a_duration_is_shown_then_it_has_a_fitting_unit():
