@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 DTYPES = (torch.float32, torch.bfloat16)
 ROWS = 64                   # rows of a block; a gain's gradient is summed over each, then over blocks: less rounding
@@ -34,11 +34,6 @@ def array(x: torch.Tensor) -> np.ndarray:
     """The numbers of a contiguous tensor, shared, as the kernels take them."""
     x = x.detach()
     return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
-
-
-def pairs(x: torch.Tensor) -> np.ndarray:
-    """As `array`, two neighbours as one: complex64, or a uint32 that holds two bfloat16."""
-    return array(x).view(np.uint32 if x.dtype == torch.bfloat16 else np.complex64)
 
 
 def alike(kind: ir.Type, scalar: ir.Type) -> ir.Type:
@@ -70,49 +65,17 @@ def rounded(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
 @intrinsic
 def wide(typing, x):
     """float32 of a stored number."""
-    if isinstance(x, types.Float):
-        return x(x), lambda context, builder, signature, arguments: arguments[0]
-    return types.float32(x), lambda context, builder, signature, arguments: widened(builder, arguments[0])
+    def code(context, builder, signature, arguments):
+        return arguments[0] if x == types.float32 else widened(builder, arguments[0])
+    return types.float32(x), code
 
 
 @intrinsic
 def narrow(typing, x, like):
     """What stores the float32 `x` in an array whose numbers are `like`: the nearest, ties to even."""
-    if isinstance(like, types.Float):
-        return x(x, like), lambda context, builder, signature, arguments: arguments[0]
-
-    return types.uint16(x, like), lambda context, builder, signature, arguments: rounded(builder, arguments[0])
-
-
-@intrinsic
-def power_of_two(typing, shifted):
-    """`2 ** n` of the float32 `1.5 * 2 ** 23 + n`, whose lowest bits are n."""
     def code(context, builder, signature, arguments):
-        word = builder.shl(builder.bitcast(arguments[0], WORD), WORD(23))
-        return builder.bitcast(builder.add(word, WORD(0x3F800000)), ir.FloatType())
-    return types.float32(shifted), code
-
-
-def split(pair):
-    """float32 of both numbers of a pair."""
-
-
-def joined(x, y, like):
-    """What stores two float32 as a pair like `like`."""
-
-
-@overload(split)
-def _(pair):
-    if isinstance(pair, types.Complex):
-        return lambda pair: (pair.real, pair.imag)
-    return lambda pair: (wide(np.uint16(pair)), wide(np.uint16(pair >> 16)))
-
-
-@overload(joined)
-def _(x, y, like):
-    if isinstance(like, types.Complex):
-        return lambda x, y, like: np.complex64(complex(x, y))
-    return lambda x, y, like: np.uint32(narrow(x, np.uint16(0)) | narrow(y, np.uint16(0)) << 16)
+        return arguments[0] if like == types.float32 else rounded(builder, arguments[0])
+    return like(x, like), code
 
 
 @intrinsic
@@ -146,8 +109,8 @@ def exp(x):
     n = shifted - SHIFT
     r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
     p = fma(fma(fma(fma(fma(E0, r, E1), r, E2), r, E3), r, E4), r, half)
-    value = fma(p * r, r, r + one) * power_of_two(shifted)
-    return np.float32(0) if x < np.float32(-87) else value
+    power = np.int32((shifted.view(np.int32) << 23) + 0x3F800000).view(np.float32)      # its lowest bits are n
+    return np.float32(0) if x < np.float32(-87) else fma(p * r, r, r + one) * power
 
 
 @njit
@@ -230,18 +193,19 @@ def swiglu_back(grad, x, d_x, begin, end):
 
 @kernel
 def turn(x, at, out, to, heads, turns, begin, end):
-    """`out[n, to + h] = x[n, at + h] * turns[n % T]` for h below `heads`.
+    """`out[n, to + h] = x[n, at + h] * turns[n % T]` for h below `heads`: two neighbours are one complex number.
 
-    x and out `[N, .., D / 2]` of pairs (`pairs`), turns complex64 `[T, D / 2]`.
+    x and out `[N, .., D / 2, 2]`, turns complex64 `[T, D / 2]`.
     """
     for n in range(ROWS * begin, min(ROWS * end, len(x))):
         row = turns[n % len(turns)]
         for h in range(heads):
             before, after = x[n, at + h], out[n, to + h]
             for c in range(len(row)):
-                a, b = split(before[c])
+                a, b = wide(before[c, 0]), wide(before[c, 1])
                 real, imaginary = row[c].real, row[c].imag
-                after[c] = joined(a * real - b * imaginary, a * imaginary + b * real, after[c])
+                after[c, 0] = narrow(a * real - b * imaginary, after[c, 0])
+                after[c, 1] = narrow(a * imaginary + b * real, after[c, 1])
 
 
 @kernel

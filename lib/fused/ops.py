@@ -101,7 +101,8 @@ def swiglu(x: torch.Tensor) -> torch.Tensor:
 
 def turn_heads(x: torch.Tensor, at: int, out: torch.Tensor, to: int, heads: int, turns: torch.Tensor) -> None:
     """Heads `at`, `at + 1`, ... of x `[B T, .., D]` into those from `to` on of out, turned by `turns` `[T, D / 2]`."""
-    over_rows(kernels.turn, kernels.pairs(x), at, kernels.pairs(out), to, heads, turns.resolve_conj())
+    x, out = (whole.unflatten(-1, (-1, 2)) for whole in (x, out))
+    over_rows(kernels.turn, x, at, out, to, heads, turns.resolve_conj())
 
 
 def _slices(tokens: int, vocab: int, device: torch.device) -> list[slice]:

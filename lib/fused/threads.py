@@ -9,37 +9,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 
 import torch
 
-_pool: ThreadPoolExecutor | None = None
+
+@lru_cache(maxsize=None)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="attention")
+
+
+if hasattr(os, "register_at_fork"):     # a child process has none of its parent's threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def over_threads(kernel: Callable[..., None], *arguments: object, tasks: int) -> None:
     """Call `kernel(*arguments, begin, end)` for parts of `range(tasks)`, at once where there are threads."""
-    parts = min(torch.get_num_threads(), tasks)
-    if parts == 1:
-        kernel(*arguments, 0, tasks)
-        return
-    bounds = [tasks * part // parts for part in range(parts + 1)]
-    others = [_workers(parts).submit(kernel, *arguments, *part) for part in zip(bounds[1:-1], bounds[2:], strict=True)]
-    kernel(*arguments, bounds[0], bounds[1])
-    for other in others:
+    threads = torch.get_num_threads()
+    parts = min(threads, tasks)
+    (begin, end), *others = ((tasks * part // parts, tasks * (part + 1) // parts) for part in range(parts))
+    waiting = [_pool(threads).submit(kernel, *arguments, *other) for other in others]
+    kernel(*arguments, begin, end)
+    for other in waiting:
         other.result()
-
-
-def _workers(parts: int) -> ThreadPoolExecutor:
-    global _pool
-    if _pool is None or _pool._max_workers < parts - 1:
-        _pool = ThreadPoolExecutor(parts - 1, thread_name_prefix="attention")
-    return _pool
-
-
-def _forget() -> None:
-    """A child process has none of its parent's threads."""
-    global _pool
-    _pool = None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
