@@ -33,15 +33,10 @@ I8, I16, I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 LINE = 64                           # bytes of a cache line, or a divisor of it
 
 
-class Row:
+class Row(types.Type):
     """How a piece of a row lies in memory: `width` numbers of a dtype of `BYTES`. First argument of every kernel."""
 
-    def __init__(self, width: int, dtype: str) -> None:
-        self.type = RowType(width, dtype, STAMP)
-
-
-class RowType(types.Type):
-    def __init__(self, width: int, dtype: str, stamp: str) -> None:
+    def __init__(self, width: int, dtype: str, stamp: str = STAMP) -> None:
         super().__init__(f"Row({width}, {dtype}, {stamp})")
         self.width, self.dtype = width, dtype
         # what is computed in: float32, or float64 for float64
@@ -60,26 +55,19 @@ class Vector(types.Type):
         return ir.VectorType(ir.DoubleType() if self.scalar == types.float64 else ir.FloatType(), self.width)
 
 
-register_model(RowType)(models.OpaqueModel)
-
-
 @register_model(Vector)
 class VectorModel(models.PrimitiveModel):
     def __init__(self, manager, vector):
         super().__init__(manager, vector, vector.llvm)
 
 
-@typeof_impl.register(Row)
-def _(row, context):
-    return row.type
+# A row is its own type, and nothing at run time.
+register_model(Row)(models.OpaqueModel)
+typeof_impl.register(Row)(lambda row, context: row)
+unbox(Row)(lambda row, value, context: NativeValue(context.context.get_dummy_value()))
 
 
-@unbox(RowType)
-def _(row, value, context):
-    return NativeValue(context.context.get_dummy_value())
-
-
-@overload_attribute(RowType, "nbytes", inline="always")
+@overload_attribute(Row, "nbytes", inline="always")
 def _(row):
     nbytes = row.width * BYTES[row.dtype]
     return lambda row: nbytes
@@ -171,13 +159,9 @@ def put4(typingctx, array, n, r, four, add):
         array_type, (array, n, r, four, add) = signature.args[0], arguments
         array = context.make_array(array_type)(context, builder, array)
         item = cgutils.get_item_pointer(context, builder, array_type, array, (n, r), wraparound=False)
-        pointer = builder.bitcast(item, four.type.as_pointer())
-        align = array_type.dtype.bitwidth // 8
-        with builder.if_else(add) as (then, otherwise):
-            with then:
-                builder.store(builder.fadd(builder.load(pointer, align=align), four), pointer, align=align)
-            with otherwise:
-                builder.store(four, pointer, align=align)
+        pointer, align = builder.bitcast(item, four.type.as_pointer()), array_type.dtype.bitwidth // 8
+        total = builder.fadd(builder.load(pointer, align=align), four)
+        builder.store(builder.select(add, total, four), pointer, align=align)
         return context.get_dummy_value()
     return types.none(array, types.intp, types.intp, four, types.boolean), codegen
 
@@ -234,14 +218,8 @@ def _(x):
     def single(x):
         n = np.floor(x * LOG2E + np.float32(0.5))
         r = (x - n * LN2_HIGH) - n * LN2_LOW
-        value = TERMS[7]
-        value = value * r + TERMS[6]
-        value = value * r + TERMS[5]
-        value = value * r + TERMS[4]
-        value = value * r + TERMS[3]
-        value = value * r + TERMS[2]
-        value = value * r + TERMS[1]
-        value = value * r + TERMS[0]
+        high = ((TERMS[7] * r + TERMS[6]) * r + TERMS[5]) * r + TERMS[4]
+        value = (((high * r + TERMS[3]) * r + TERMS[2]) * r + TERMS[1]) * r + TERMS[0]
         power = np.int32((np.int32(max(n, np.float32(-126))) + 127) << 23).view(np.float32)
         return np.float32(0) if x < LEAST else value * power            # NaN stays NaN
     return single
