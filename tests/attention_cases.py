@@ -43,6 +43,16 @@ FORMS = {
     "table": EdgeTable(random_table(1, 35, 5)[0]),
     "table by head": EdgeTable(random_table(4, 35, 5)),
 }
+# Keys that are refused at T = 20 with 4 heads, and what is said of them.
+FAR = Offsets((0, 1, 2, 5, 13, 50))
+REFUSED = {
+    "no key": (Offsets((3,)), "query 0 attends no key"), "none behind": (Offsets((-3, -2), causal=False), "query 18 at"),
+    "a head": (HeadOffsets((FAR, FAR, Offsets((1,)), FAR)), "query 0 attends no key"),
+    "a row": (EdgeTable(np.where(np.arange(20)[:, None] == 7, -1, 0).astype(np.int32)), "query 7 attends no key"),
+    **{str(row): (EdgeTable(np.array([row] * 20, np.int32)), message) for row, message in (
+        ([0, 20], "keys 0 to 20"), ([-2, 0], "keys -2 to"), ([3, 3], "ascend"), ([-1, 3], "ascend"))},
+    "a key twice": (Offsets((0, 1, 1)), "without repeats")}
+
 LEARNED = {"soft": {"span": [0.0, 1.5, -1.25, 4.0]}, "learned": {"alpha": 1.21},
            "learned, in any order": {"alpha": 0.71}, "learned without rungs": {"alpha": 0.9}}
 

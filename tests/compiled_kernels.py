@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -22,32 +23,25 @@ from lib.attention.call import checked
 from lib.attention.gpu import ops
 from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow
 
-FAR = Offsets((*range(9), 13, 21, 34, 55))
-TABLE = EdgeTable(np.arange(128)[:, None].astype(np.int32))
+HALF, FAR = torch.bfloat16, Offsets((*range(9), 13, 21, 34, 55))
+# keys, dtype, head size, and which of alpha, span and slopes there are
+CALLS = {"offsets": (FAR, HALF, 64, ""), "learned": (LearnedOffsets(8, (13, 21, 34)), HALF, 64, "alpha"),
+         "table": (EdgeTable(np.arange(128)[:, None].astype(np.int32)), HALF, 64, ""),
+         "float32": (Offsets((*range(40), 60), leading=2), torch.float32, 64, ""),
+         "soft": (SoftWindow(32, 8), HALF, 64, "span slopes"), "by head": (HeadOffsets((FAR,) * 8), HALF, 80, "slopes")}
+# What the compiler asks the driver of a GPU that is not there
+ABSENT = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0,
+                         get_current_stream=lambda device: 0)
 
 
-class Absent:
-    """What the compiler asks the driver of a GPU that is not there."""
-
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device):
-        return 0
-
-
-def resources(cubin: bytes) -> tuple[int, int]:
+def resources(cubin: bytes) -> tuple[str, ...]:
     """Registers a thread, and bytes of stack."""
     tool = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin", "cuobjdump")
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         shown = subprocess.check_output([tool, "--dump-resource-usage", file.name], text=True)
-    registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", shown).groups()
-    return int(registers), int(stack)
+    return re.search(r"REG:(\d+) STACK:(\d+)", shown).groups()
 
 
 def compile_only(run):
@@ -58,21 +52,12 @@ def compile_only(run):
     return instead
 
 
-def call(keys, dtype, D=64, slopes=None, **learned):
-    q, k, v = (torch.zeros(1, 128, heads, D, dtype=dtype).transpose(1, 2).requires_grad_() for heads in (8, 2, 2))
-    out = ops.run(checked(q, k, v, keys, 0, learned.get("alpha"), learned.get("span"), slopes))
-    out.sum().backward()
-
-
 if __name__ == "__main__":
-    driver.set_active(Absent())
+    driver.set_active(ABSENT)
     jit.JITFunction.run = compile_only(jit.JITFunction.run)
-    half, alpha = torch.bfloat16, torch.tensor(1.1, requires_grad=True)
-    calls = {
-        "offsets": lambda: call(FAR, half), "learned": lambda: call(LearnedOffsets(8, (13, 21, 34)), half, alpha=alpha),
-        "table": lambda: call(TABLE, half),
-        "float32": lambda: call(Offsets((*range(40), 60), leading=2), torch.float32),
-        "soft": lambda: call(SoftWindow(32, 8), half, span=torch.ones(8, requires_grad=True), slopes=torch.ones(8)),
-        "by head": lambda: call(HeadOffsets((FAR,) * 8), half, D=80, slopes=torch.ones(8))}
-    for name in sys.argv[1:] or calls:
-        calls[name]()
+    for name in sys.argv[1:] or CALLS:
+        keys, dtype, D, more = CALLS[name]
+        q, k, v = (torch.zeros(1, 128, heads, D, dtype=dtype).transpose(1, 2).requires_grad_() for heads in (8, 2, 2))
+        alpha = torch.tensor(1.1, requires_grad=True) if "alpha" in more else None
+        span = torch.ones(8, requires_grad=True) if "span" in more else None
+        ops.run(checked(q, k, v, keys, 0, alpha, span, torch.ones(8) if "slopes" in more else None)).sum().backward()

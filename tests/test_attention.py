@@ -12,29 +12,21 @@ from attention_cases import FORMS, LEARNED, alibi, assert_close, inputs, random_
 
 from lib import patterns
 from lib.attention import BACKENDS, pytorch, sparse_attention
-from lib.attention.call import checked
-from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets
+from lib.patterns import EdgeTable, LearnedOffsets, Offsets
 
 FAST = [name for name, backend in BACKENDS.items() if name != "reference" and not backend.missing()]
 # A dozen roundings in sums of some dozen terms; of bfloat16 the rounding of the result, as sums are in float32.
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10, torch.bfloat16: 2 ** -8}
 
 
-def supported(backend, keys, data, layer, dtype, slopes=None, **learned):
-    """Whether a backend offers this call. Left out is SDPA in bfloat16: it rounds weights and scores too."""
-    if backend == "masked" and dtype == torch.bfloat16:
-        return False
-    given = {"alpha": None, "span": None} | {name: torch.tensor(value) for name, value in learned.items()}
-    return BACKENDS[backend].supports(checked(*(x.to(dtype) for x in data[:3]), keys, layer, slopes=slopes, **given))
-
-
-def assert_agrees(keys, data, layer=0, backends=FAST, **learned):
-    """In every dtype. Size of alpha's gradient: a term of either sign a query, times each rung's base distance."""
+def assert_agrees(keys, data, layer=0, backends=FAST, dtypes=tuple(TOLERANCE), **learned):
+    """Size of alpha's gradient: a term of either sign a query, times each rung's base distance."""
     expected = run(data, keys, "reference", torch.float64, layer, **learned)
     plan = keys.plan(layer, data[0].shape[2]) if isinstance(keys, patterns.Pattern) else keys
     size = sum(plan.base) * math.sqrt(data[0].shape[:3].numel()) if isinstance(plan, LearnedOffsets) else 1.0
-    for backend, dtype in itertools.product(backends, TOLERANCE):
-        if supported(backend, keys, data, layer, dtype, **learned):
+    for backend, dtype in itertools.product(backends, dtypes):
+        # SDPA has no interpolated keys, and in bfloat16 it rounds weights and scores too
+        if backend != "masked" or dtype != torch.bfloat16 and not isinstance(plan, LearnedOffsets):
             found = run(data, keys, backend, dtype, layer, **learned)
             assert_close(found, expected, TOLERANCE[dtype], size_of_learned=size)
 
@@ -62,13 +54,15 @@ def test_when_a_call_is_cut_into_steps_then_no_form_loses_a_pair(name, rows, mon
     assert_agrees(FORMS[name], inputs(5, 4, 2, T), 0, ["torch"], slopes=slopes, **LEARNED.get(name, {}))
 
 
-@pytest.mark.parametrize("head_size", [
-    1, 16, 64, 144, *(pytest.param(size, marks=pytest.mark.slow) for size in (33, 80))])
-def test_when_heads_have_any_size_then_every_form_of_keys_agrees(head_size):
+# Kernels are compiled for 16, 32, 48 or 64 numbers: 80 are five times 16, 144 three times 48, 33 are filled up to 48.
+@pytest.mark.parametrize(("head_size", "dtypes"), [
+    (1, tuple(TOLERANCE)), (16, tuple(TOLERANCE)), (80, tuple(TOLERANCE)), (32, (torch.float32,)),
+    *(pytest.param(size, tuple(TOLERANCE), marks=pytest.mark.slow) for size in (33, 64, 144))])
+def test_when_heads_have_any_size_then_every_form_of_keys_agrees(head_size, dtypes):
     for at, (name, keys) in enumerate(FORMS.items()):
         T = 35 if "table" in name else 70
         data = inputs(2, 4, (1, 2, 4)[at % 3], T, head_size, seed=at)
-        assert_agrees(keys, data, slopes=alibi(4) if at % 2 else None, **LEARNED.get(name, {}))
+        assert_agrees(keys, data, dtypes=dtypes, slopes=alibi(4) if at % 2 else None, **LEARNED.get(name, {}))
 
 
 @pytest.mark.parametrize("T", [1, 130])
@@ -84,15 +78,13 @@ def softmax_by_hand(q, keys, values):
 
 
 def test_when_the_reference_attends_then_it_is_a_softmax_over_the_keys_of_the_rule():
-    q, k, v, _ = (x.numpy() for x in inputs(1, 2, 1, 9))
-    table = np.arange(9)[:, None] - np.arange(4)[::-1]
-    table = np.where(table < 0, 9, table)
-    table.sort(1)
+    q, k, v, _ = inputs(1, 2, 1, 9)
+    table = np.sort(np.where((d := np.arange(9)[:, None] - np.arange(4)) < 0, 9, d), 1)
     for keys in (patterns.build("local", window=3), Offsets((0, 1, 2, 3)), EdgeTable(np.where(table == 9, -1, table))):
-        out = sparse_attention(*(torch.from_numpy(x) for x in (q, k, v)), keys, backend="reference").numpy()
-        for h, i in itertools.product(range(2), range(9)):
-            near = [j for j in range(9) if 0 <= i - j <= 3]
-            expected = softmax_by_hand(q[0, h, i], [k[0, 0, j] for j in near], [v[0, 0, j] for j in near])
+        out = sparse_attention(q, k, v, keys, backend="reference").numpy()
+        for h, i in np.ndindex(2, 9):
+            near = slice(max(0, i - 3), i + 1)
+            expected = softmax_by_hand(q[0, h, i].numpy(), k[0, 0, near].numpy(), v[0, 0, near].numpy())
             assert np.abs(out[0, h, i] - expected).max() < 1e-12
 
 
@@ -116,47 +108,24 @@ def test_when_alpha_is_learned_then_the_reference_blends_keys_and_values_as_the_
         assert np.abs(out[0, 0, i] - expected).max() < 1e-12, i
 
 
-@pytest.mark.parametrize("backend", ["torch", "cpu"])
-@pytest.mark.parametrize("name", [name for name in FORMS if "table" not in name])
-def test_when_inputs_move_a_little_then_the_output_moves_by_the_gradient(name, backend):
-    learned = {key: torch.tensor(value if key == "alpha" else [0.2, 1.3], dtype=torch.float64, requires_grad=True)
-               for key, value in LEARNED.get(name, {}).items()}
-    keys = FORMS[name] if name != "by head" else HeadOffsets(FORMS[name].heads[2:])
-
-    def attend(q, k, v, *rest):
-        return sparse_attention(q, k, v, keys, backend=backend, **dict(zip(learned, rest, strict=True)))
-    data = [x.requires_grad_() for x in inputs(1, 2, 1, 15, 2)[:3]]
-    assert torch.autograd.gradcheck(attend, (*data, *learned.values()), fast_mode=True)
-
-
-@pytest.mark.parametrize("backend", ["reference", "torch", "cpu"])
-def test_when_alpha_is_an_integer_then_its_gradient_is_the_slope_to_the_right(backend):
+def test_when_alpha_is_an_integer_then_its_gradient_is_the_slope_to_the_right():
     random = torch.Generator().manual_seed(0)           # always the same: a slope that is not near 0
     keys = LearnedOffsets(1, (4, 8))
     data = [torch.randn(1, heads, 30, 7, generator=random).double() for heads in (2, 1, 1, 2)]
-    gradient = run(data, keys, backend, torch.float64, alpha=1.0)[4]
+    gradient = run(data, keys, "reference", torch.float64, alpha=1.0)[4]
     still, near, far = (sparse_attention(*data[:3], keys, alpha=torch.tensor(1 + a * 1e-5, dtype=torch.float64),
                                          backend="reference") for a in (0, 1, 2))
     slope = float(((4 * near - 3 * still - far) * data[3]).sum()) / 2e-5            # of second order, from one side
-    assert abs(slope) > 1
-    assert abs(float(gradient) - slope) < 1e-5 * abs(slope)
-
-
-@pytest.mark.parametrize("backend", ["torch", "cpu"])
-def test_when_alpha_is_one_then_learned_is_the_fixed_pattern(backend):
-    data, fixed = inputs(2, 4, 2, 100), Offsets((0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89))
-    learned = run(data, LearnedOffsets(2, (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)), backend, torch.float64, alpha=1.0)
-    assert_close(learned[:4], run(data, fixed, backend, torch.float64), 1e-12)
+    assert abs(slope) > 1 and abs(float(gradient) - slope) < 1e-5 * abs(slope)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "torch", "masked", "reference", "auto"])
 def test_when_the_window_covers_all_then_it_is_full_causal_attention(backend):
-    for T in (1, 2, 7, 33):
-        q, k, v, _ = inputs(2, 4, 2, T)
-        full = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        for window in (T - 1, T, T + 5):
-            out = sparse_attention(q, k, v, patterns.build("local", window=window), backend=backend)
-            assert (out - full).abs().max() < 1e-12
+    q, k, v, _ = inputs(2, 4, 2, 33)
+    full = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    for window in (32, 33, 38):
+        out = sparse_attention(q, k, v, patterns.build("local", window=window), backend=backend)
+        assert (out - full).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("backend", ["reference", *FAST])

@@ -45,33 +45,25 @@ def test_when_kernels_are_compiled_for_an_h200_then_registers_suffice(tmp_path):
         assert int(registers) < 255 and int(stack) == 0 and int(shared) <= 100 * 1024, name
 
 
-@pytest.fixture
-def machine(monkeypatch):
-    """A machine with triton and an H200, as far as `missing` looks."""
-    gpu._missing.cache_clear()
+def test_when_something_is_missing_then_it_is_said_how_to_get_it(monkeypatch):
+    """From a machine with triton and an H200, as far as `missing` looks, to one without any."""
+    def missing(owner, name, value):
+        monkeypatch.setattr(owner, name, lambda *_: value)
+        gpu._missing.cache_clear()
+        return gpu.Gpu().missing()
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "the GPU")
-    yield monkeypatch
+    assert missing(torch.cuda, "get_device_capability", (9, 0)) == ""
+    old = missing(torch.cuda, "get_device_capability", (7, 5))
+    assert "the GPU is too old: compute capability 8.0" in old
+    absent = missing(torch.cuda, "is_available", False)
+    assert "torch sees no GPU" in absent and "TRITON_INTERPRET=1" in absent
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert missing(torch.cuda, "is_available", False) == ""
+    assert "pip install triton==3.7.1" in missing(gpu.importlib.util, "find_spec", None)
     gpu._missing.cache_clear()
-
-
-def test_when_something_is_missing_then_it_is_said_how_to_get_it(machine):
-    assert gpu.Gpu().missing() == ""
-    gpu._missing.cache_clear()
-    machine.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
-    assert "the GPU is too old: compute capability 8.0" in gpu.Gpu().missing()
-    gpu._missing.cache_clear()
-    machine.setattr(torch.cuda, "is_available", lambda: False)
-    assert "torch sees no GPU" in gpu.Gpu().missing() and "TRITON_INTERPRET=1" in gpu.Gpu().missing()
-    gpu._missing.cache_clear()
-    machine.setenv("TRITON_INTERPRET", "1")
-    assert gpu.Gpu().missing() == ""
-    gpu._missing.cache_clear()
-    machine.setattr(gpu.importlib.util, "find_spec", lambda name: None)
-    assert "pip install triton==3.7.1" in gpu.Gpu().missing()
 
 
 def test_when_tensors_are_on_a_cpu_then_only_the_interpreter_supports_them(monkeypatch):

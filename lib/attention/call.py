@@ -112,9 +112,20 @@ def checked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern | Keys, layer: int
     known = is_pattern or isinstance(pattern, Keys)
     require(known, "pattern", type(pattern).__name__, "a Pattern, or keys in a form of lib.patterns.base")
     keys = pattern.plan(layer, T) if is_pattern else pattern
-    _check_heads(keys, H, T)
-    rungs = _rungs(keys, alpha, T)
-    _check_span(keys, H, span)
+    heads = len(keys.heads) if isinstance(keys, HeadOffsets) else H
+    if isinstance(keys, EdgeTable):
+        *of_heads, rows, _ = keys.keys.shape if keys.keys.ndim in (2, 3) else (0, 0)
+        require(rows == T, "pattern", f"edge table {keys.keys.shape}", f"[T, C] or [H, T, C] with T = {T}")
+        heads = of_heads[0] if of_heads else H
+    require(heads == H, "pattern.heads", heads, f"the number of query heads, {H}")
+    for name, x, form, shape in (("alpha", alpha, LearnedOffsets, ()), ("span", span, SoftWindow, (H,))):
+        learned, given = isinstance(keys, form), None if x is None else tuple(x.shape)
+        wanted = f"a tensor of shape {shape}, as the pattern learns it" if learned else "None: the pattern learns none"
+        require(given == (shape if learned else None), name, given, wanted)
+    rungs = () if alpha is None else tuple(fractional_rungs(keys.base, keys.window, float(alpha.detach()), T))
+    if span is not None:
+        low, least = float(span.detach().min()), -keys.ramp
+        require(low > least, "span", low, f"above -ramp = {least}; below it a query attends no key, not even itself")
     if slopes is not None:
         require(tuple(slopes.shape) == (H,), "slopes", tuple(slopes.shape), f"one ALiBi slope a head, [{H}]")
         require(not slopes.requires_grad, "slopes", "requires_grad", "constants: ALiBi slopes are not learned")
@@ -145,32 +156,3 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 def _autocast_dtype(q: Tensor) -> torch.dtype | None:
     on = torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float64
     return torch.get_autocast_dtype(q.device.type) if on else None
-
-
-def _check_heads(keys: Keys, H: int, T: int) -> None:
-    heads = len(keys.heads) if isinstance(keys, HeadOffsets) else H
-    if isinstance(keys, EdgeTable):
-        shape = keys.keys.shape
-        fits = len(shape) in (2, 3) and shape[-2] == T
-        require(fits, "pattern", f"edge table {shape}", f"[T, C] or [H, T, C] with T = {T}")
-        heads = shape[0] if len(shape) == 3 else H
-    require(heads == H, "pattern.heads", heads, f"the number of query heads, {H}")
-
-
-def _rungs(keys: Keys, alpha: Tensor | None, T: int) -> tuple[tuple[int, float, int], ...]:
-    if not isinstance(keys, LearnedOffsets):
-        require(alpha is None, "alpha", alpha, "None, as the pattern's distances are not learned")
-        return ()
-    shape = None if alpha is None else tuple(alpha.shape)
-    require(shape == (), "alpha", shape, "a tensor of no dimension, shape (), as the pattern's distances are learned")
-    return tuple(fractional_rungs(keys.base, keys.window, float(alpha.detach()), T))
-
-
-def _check_span(keys: Keys, H: int, span: Tensor | None) -> None:
-    if not isinstance(keys, SoftWindow):
-        require(span is None, "span", span, "None, as the pattern has no soft span")
-        return
-    shape = None if span is None else tuple(span.shape)
-    require(shape == (H,), "span", shape, f"a tensor of shape ({H},), as each head learns its span")
-    low, least = float(span.detach().min()), -keys.ramp
-    require(low > least, "span", low, f"above -ramp = {least}; below it a query attends no key, not even itself")

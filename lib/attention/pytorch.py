@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from lib.attention.call import Backend, Call, arithmetic, cached, first_order
 from lib.attention.keys import (check_table, distances_at, keys_by_head, offsets_by_head, order_by_key, refuse_empty,
                                 span_bias)
 from lib.errors import require
-from lib.patterns.base import EdgeTable, LearnedOffsets, Offsets
+from lib.patterns.base import EdgeTable, LearnedOffsets
 
 ROWS = 4096       # query rows at once: the fastest of 1024 … 65,536 measured, and intermediate tensors stay small
 
@@ -67,10 +67,10 @@ class Plan:
     back_starts: Tensor                # (M + 1) where the list of each key begins; M = units * kv_heads * T
     back_index: Tensor                 # query row of each entry of these lists
     back_slots: Tensor                 # its place in the flattened pairs
-    nbytes: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "nbytes", sum(x.nbytes for x in vars(self).values() if isinstance(x, Tensor)))
+    @property
+    def nbytes(self) -> int:
+        return sum(x.nbytes for x in vars(self).values() if isinstance(x, Tensor))
 
     def pull_back(self, weights: Tensor, x: Tensor) -> Tensor:
         """Transpose of `pull`: `out[m] = sum weights[n, c] x[n]` over the pairs of key m; (N, C), (N, D) -> (M, D)."""
@@ -147,22 +147,16 @@ def _pairs(call: Call) -> tuple[Tensor, Tensor]:
         key = torch.arange(T, dtype=torch.int32)[:, None] - near
         rungs = key[:, len(window):]
         return torch.cat([key, (rungs - 1).clamp(min=0)], -1)[None], (torch.cat([key, rungs], -1) >= 0)[None]
-    pairs = [_of_offsets(offsets, T) for offsets in offsets_by_head(call.keys)]
-    C = max(key.shape[1] for key, _ in pairs)
-    key, valid = (torch.stack([F.pad(x, (0, C - x.shape[1])) for x in which])     # shorter rows: not valid
-                  for which in zip(*pairs, strict=True))
-    return key, valid
-
-
-def _of_offsets(offsets: Offsets, T: int) -> tuple[Tensor, Tensor]:
-    """Key and existence of each pair, `[T, C]`; a leading key that a distance reaches already counts once."""
-    distances = torch.from_numpy(distances_at(offsets, T).astype(np.int32))
-    leading = torch.arange(min(offsets.leading, T), dtype=torch.int32)
-    t = torch.arange(T, dtype=torch.int32)[:, None]
-    key = torch.cat([t - distances, leading.expand(T, -1)], -1)
-    valid = (key >= 0) & (key < T)
-    valid[:, len(distances):] &= ~torch.isin(t - leading, distances)
-    return key, valid & (key <= t) if offsets.causal else valid
+    heads = offsets_by_head(call.keys)
+    distances = [torch.from_numpy(distances_at(offsets, T).astype(np.int32)) for offsets in heads]
+    leading = [torch.arange(min(offsets.leading, T), dtype=torch.int32) for offsets in heads]
+    C, t = max(map(len, distances)) + max(map(len, leading)), torch.arange(T, dtype=torch.int32)[:, None]
+    key = torch.full((len(heads), T, C), -1, dtype=torch.int32)
+    for row, near, lead in zip(key, distances, leading, strict=True):
+        row[:, :len(near)] = t - near
+        # a leading key that a distance reaches already counts once
+        row[:, len(near):len(near) + len(lead)] = lead.where(~torch.isin(t - lead, near), -1)
+    return key, (key >= 0) & (key < T) & ((key <= t) | (not heads[0].causal))
 
 
 class PairAttention(torch.autograd.Function):

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 DTYPES = (torch.float32, torch.bfloat16)
 ROWS = 64                   # rows of a block; a gain's gradient is summed over each, then over blocks: less rounding
@@ -34,6 +34,11 @@ def array(x: torch.Tensor) -> np.ndarray:
     """The numbers of a contiguous tensor, shared, as the kernels take them."""
     x = x.detach()
     return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
+
+
+def pairs(x: torch.Tensor) -> np.ndarray:
+    """As `array`, two neighbours as one: complex64, or a uint32 that holds two bfloat16."""
+    return array(x).view(np.uint32 if x.dtype == torch.bfloat16 else np.complex64)
 
 
 def alike(kind: ir.Type, scalar: ir.Type) -> ir.Type:
@@ -78,6 +83,28 @@ def narrow(typing, x, like):
     return like(x, like), code
 
 
+def split(pair):
+    """float32 of both numbers of a pair."""
+
+
+def joined(x, y, like):
+    """What stores two float32 as a pair like `like`."""
+
+
+@overload(split)
+def _(pair):
+    if isinstance(pair, types.Complex):
+        return lambda pair: (pair.real, pair.imag)
+    return lambda pair: (wide(np.uint16(pair)), wide(np.uint16(pair >> 16)))
+
+
+@overload(joined)
+def _(x, y, like):
+    if isinstance(like, types.Complex):
+        return lambda x, y, like: np.complex64(complex(x, y))
+    return lambda x, y, like: np.uint32(narrow(x, np.uint16(0)) | narrow(y, np.uint16(0)) << 16)
+
+
 @intrinsic
 def fma(typing, x, y, z):
     """`x * y + z`, rounded once."""
@@ -109,7 +136,7 @@ def exp(x):
     n = shifted - SHIFT
     r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
     p = fma(fma(fma(fma(fma(E0, r, E1), r, E2), r, E3), r, E4), r, half)
-    power = np.int32((shifted.view(np.int32) << 23) + 0x3F800000).view(np.float32)      # its lowest bits are n
+    power = np.int32((np.float32(shifted).view(np.int32) << 23) + 0x3F800000).view(np.float32)      # 2 ** n
     return np.float32(0) if x < np.float32(-87) else fma(p * r, r, r + one) * power
 
 
@@ -193,19 +220,18 @@ def swiglu_back(grad, x, d_x, begin, end):
 
 @kernel
 def turn(x, at, out, to, heads, turns, begin, end):
-    """`out[n, to + h] = x[n, at + h] * turns[n % T]` for h below `heads`: two neighbours are one complex number.
+    """`out[n, to + h] = x[n, at + h] * turns[n % T]` for h below `heads`.
 
-    x and out `[N, .., D / 2, 2]`, turns complex64 `[T, D / 2]`.
+    x and out `[N, .., D / 2]` of pairs (`pairs`), turns complex64 `[T, D / 2]`.
     """
     for n in range(ROWS * begin, min(ROWS * end, len(x))):
         row = turns[n % len(turns)]
         for h in range(heads):
             before, after = x[n, at + h], out[n, to + h]
             for c in range(len(row)):
-                a, b = wide(before[c, 0]), wide(before[c, 1])
+                a, b = split(before[c])
                 real, imaginary = row[c].real, row[c].imag
-                after[c, 0] = narrow(a * real - b * imaginary, after[c, 0])
-                after[c, 1] = narrow(a * imaginary + b * real, after[c, 1])
+                after[c] = joined(a * real - b * imaginary, a * imaginary + b * real, after[c])
 
 
 @kernel

@@ -7,14 +7,16 @@ compute what needs more in float32. They have first derivatives only: a gradient
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from lib.fused.threads import over_threads
 from lib.errors import require
 
 try:
@@ -29,6 +31,30 @@ def working_dtype(x: torch.Tensor) -> torch.dtype:
     """The type matrix products have here: autocast's where it is on, else that of `x`."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+@lru_cache(maxsize=None)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="attention")
+
+
+if hasattr(os, "register_at_fork"):     # a child process has none of its parent's threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def over_threads(kernel: Callable[..., None], *arguments: object, tasks: int) -> None:
+    """Call `kernel(*arguments, begin, end)` for parts of `range(tasks)`, at once where torch has several threads.
+
+    Kernels release the interpreter's lock, so plain threads do. The pools that come with numba are not safe to call
+    from two threads at once, or need a library that is not there everywhere.
+    """
+    threads = torch.get_num_threads()
+    parts = min(threads, tasks)
+    (begin, end), *others = ((tasks * part // parts, tasks * (part + 1) // parts) for part in range(parts))
+    waiting = [_pool(threads).submit(kernel, *arguments, *other) for other in others]
+    kernel(*arguments, begin, end)
+    for other in waiting:
+        other.result()
 
 
 def over_rows(kernel: Callable[..., None], *arguments: torch.Tensor | np.ndarray | np.generic) -> None:
@@ -101,8 +127,7 @@ def swiglu(x: torch.Tensor) -> torch.Tensor:
 
 def turn_heads(x: torch.Tensor, at: int, out: torch.Tensor, to: int, heads: int, turns: torch.Tensor) -> None:
     """Heads `at`, `at + 1`, ... of x `[B T, .., D]` into those from `to` on of out, turned by `turns` `[T, D / 2]`."""
-    x, out = (whole.unflatten(-1, (-1, 2)) for whole in (x, out))
-    over_rows(kernels.turn, x, at, out, to, heads, turns.resolve_conj())
+    over_rows(kernels.turn, kernels.pairs(x), at, kernels.pairs(out), to, heads, turns.resolve_conj())
 
 
 def _slices(tokens: int, vocab: int, device: torch.device) -> list[slice]:

@@ -2,8 +2,8 @@
 
 A task is a block of 64 queries (in `pull`, of keys) of one key/value head, for one query head of its group after the
 other. A query's row stays in registers while four of its keys at a time meet it. Weights lie query by query in memory,
-`[B * H, T, Cp]`, 0 behind the last key. `pull` reads the table's transpose: of each key the queries that attend it, and
-the place of the key in their rows, so that no two threads write the same row.
+`[B * H, T, Cp]`. `pull` reads the table's transpose: of each key the queries that attend it, and the place of the key
+in their rows, so that no two threads write the same row.
 
 row, pieces, places: `lib.attention.cpu.vectors`. x, y: address of a head's first row, and bytes from row to row. sizes:
 B, H, G, T. keys int32 `[H or 1, T, C]`, counts int32 `[H or 1, T]`.
@@ -22,7 +22,7 @@ SOON = 16           # rows ahead that are prefetched
 
 @njit
 def dots(row, pieces, x, y, keys, count, S):
-    """`S[0, c] = row at x . y[keys[c]]` of one query, for c < count; rounded up to fours."""
+    """`S[0, c] = x . y[keys[c]]` of the query's row at the address x, for c < count; rounded up to fours."""
     for piece in range(pieces):
         at = piece * row.nbytes
         a, y0, last = load(row, x + at), y[0] + at, count - 1
@@ -34,7 +34,7 @@ def dots(row, pieces, x, y, keys, count, S):
 
 @njit
 def mix(row, pieces, w, y, keys, count, out):
-    """Row at out `= sum over c < count of w[c] y[keys[c]]`, in two sums: each addition waits for the one before it."""
+    """`sum over c < count of w[c] y[keys[c]]` to the address out, in two sums: an addition waits for the one before."""
     for piece in range(pieces):
         at = piece * row.nbytes
         even, odd = zero(row), zero(row)
@@ -48,7 +48,7 @@ def mix(row, pieces, w, y, keys, count, out):
 
 @njit(fastmath=SUMS)
 def softmax(S, scale, slope, i, keys, count, P):
-    """Weights of a query's keys, `P [Cp]`, from its products; 0 behind the last key."""
+    """Weights of a query's keys, `P [Cp]`, from its products."""
     top = S.dtype.type(-np.inf)
     for c in range(count):
         P[c] = S[0, c] * scale - slope * abs(i - keys[c])
@@ -59,7 +59,6 @@ def softmax(S, scale, slope, i, keys, count, P):
         total += P[c]
     for c in range(count):
         P[c] /= total
-    P[count:] = 0
 
 
 @njit(fastmath=SUMS)
@@ -121,7 +120,8 @@ def backward(row, pieces, places, sizes, keys, counts, scale, P, dS, base, begin
 def pull(row, pieces, places, sizes, starts, queries, slots, P, dS, base, begin, end):
     """Tasks `begin` to `end` of dk and dv; places: q, dout, dk, dv. dS as in `backward`.
 
-    Key j is attended by `queries[h, e]`, as their key number `slots[h, e]`, for `starts[h, j] <= e < starts[h, j + 1]`.
+    Key j of head h is attended by `queries[e]`, as their key number `slots[e]`, for `starts[n] <= e < starts[n + 1]`:
+    n is j, or `h * T + j` where heads have keys of their own.
     """
     B, H, G, T = sizes
     blocks = (T + BLOCK - 1) // BLOCK
@@ -133,10 +133,10 @@ def pull(row, pieces, places, sizes, starts, queries, slots, P, dS, base, begin,
                 at = piece * row.nbytes
                 total_k, total_v = zero(row), zero(row)
                 for h in range(g * (H // G), (g + 1) * (H // G)):
-                    rule, w, dw = h if len(starts) > 1 else 0, P[b * H + h], dS[b * H + h - base]
+                    n, w, dw = h * T + j if len(starts) > T + 1 else j, P[b * H + h], dS[b * H + h - base]
                     q, dout = head_of(places, 0, b, h), head_of(places, 1, b, h)
-                    for e in range(starts[rule, j], starts[rule, j + 1]):
-                        i, c = queries[rule, e], slots[rule, e]
+                    for e in range(starts[n], starts[n + 1]):
+                        i, c = queries[e], slots[e]
                         total_k = fma(total_k, dw[i, c], load(row, q[0] + at + i * q[1]))
                         total_v = fma(total_v, w[i, c], load(row, dout[0] + at + i * dout[1]))
                 store(row, dk[0] + at + j * dk[1], total_k)

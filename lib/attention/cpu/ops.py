@@ -13,9 +13,9 @@ from torch import Tensor
 
 from lib.attention.call import Call, arithmetic, cached, first_order, in_rows
 from lib.attention.cpu import edges, shifts
-from lib.attention.cpu.vectors import BLOCK, WIDTHS, Row
+from lib.attention.cpu.vectors import BLOCK, WIDTHS, RowType
 from lib.attention.keys import check_table, distances_at, offsets_by_head, order_by_key, refuse_empty, span_bias
-from lib.fused.threads import over_threads
+from lib.fused.ops import over_threads
 from lib.patterns.base import EdgeTable, LearnedOffsets
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
@@ -42,9 +42,9 @@ class Edges(NamedTuple):
     """Keys of every query, and the transpose, as the kernels of `lib.attention.cpu.edges` take them."""
     keys: np.ndarray                # int32 [H or 1, T, C]
     counts: np.ndarray              # int32 [H or 1, T]
-    starts: np.ndarray              # int64 [H or 1, T + 1]
-    queries: np.ndarray             # int32 [H or 1, E], E the most edges of a head
-    slots: np.ndarray               # int32 [H or 1, E]
+    starts: np.ndarray              # int64 [T or H T, + 1], where the edges of a key begin
+    queries: np.ndarray             # int32 [E], by edge
+    slots: np.ndarray               # int32 [E]
 
     @property
     def nbytes(self) -> int:
@@ -75,15 +75,11 @@ def _edges(keys: EdgeTable, T: int) -> Edges:
     table = np.ascontiguousarray(keys.keys, np.int32).reshape(-1, T, keys.keys.shape[-1])
     counts = (table >= 0).sum(-1, dtype=np.int32)
     refuse_empty(counts > 0)
-    starts = np.zeros((len(table), T + 1), np.int64)
-    queries, slots = np.zeros((2, len(table), int(counts.sum(1).max())), np.int32)
-    for h, of_head in enumerate(table):
-        query, slot = np.nonzero(of_head >= 0)
-        key = of_head[query, slot]
-        order = order_by_key(key, T)
-        queries[h, :len(order)], slots[h, :len(order)] = query[order], slot[order]
-        starts[h, 1:] = np.bincount(key, minlength=T).cumsum()
-    return Edges(table, counts, starts, queries, slots)
+    head, query, slot = np.nonzero(table >= 0)
+    key = head * T + table[head, query, slot]
+    order, starts = order_by_key(key, len(table) * T), np.zeros(len(table) * T + 1, np.int64)
+    starts[1:] = np.bincount(key, minlength=len(table) * T).cumsum()
+    return Edges(table, counts, starts, query[order].astype(np.int32), slot[order].astype(np.int32))
 
 
 def attend(call: Call) -> Tensor:
@@ -157,7 +153,7 @@ class Attention(torch.autograd.Function):
             by_head = by_logit.sum(1, dtype=np.float64)
             by_head = by_head.reshape(run.B, run.H, by_logit.shape[2]).sum(0)                           # (H, C or 0)
             if alpha is not None:           # d fraction / d alpha is the base distance; so is d distance / d alpha
-                base = ctx.rungs[:, 2]
+                base = ctx.rungs[:, 2].copy()       # a sum of numbers side by side has an order of its own
                 total = by_fraction.sum((0, 1)) @ base
                 if wanted:
                     total -= ctx.slopes @ by_head[:, plan.plain:] @ base
@@ -222,7 +218,7 @@ def cut(rows: Tensor, like: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=None)
-def row_of(D: int, dtype: torch.dtype) -> tuple[Row, int]:
+def row_of(D: int, dtype: torch.dtype) -> tuple[RowType, int]:
     """How a row of D numbers lies in memory, and its number of pieces."""
     width = next(width for width in WIDTHS if D % width == 0)
-    return Row(width, DTYPES[dtype]), D // width
+    return RowType(width, DTYPES[dtype]), D // width

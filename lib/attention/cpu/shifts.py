@@ -34,11 +34,15 @@ def within(i, T):
 
 
 @njit
-def four(row, x, step, i, T):
+def four(row, x, step, i):
+    """Rows i to i + 3."""
+    x += i * step
+    return load(row, x), load(row, x + step), load(row, x + 2 * step), load(row, x + 3 * step)
+
+
+@njit
+def four_within(row, x, step, i, T):
     """Rows i to i + 3, in the place of those that do not exist the nearest."""
-    if i >= 0 and i + 3 < T:
-        x += i * step
-        return load(row, x), load(row, x + step), load(row, x + 2 * step), load(row, x + 3 * step)
     return (load(row, x + within(i, T) * step), load(row, x + within(i + 1, T) * step),
             load(row, x + within(i + 2, T) * step), load(row, x + within(i + 3, T) * step))
 
@@ -72,9 +76,13 @@ def dots(row, pieces, x, y, keys, i0, T, S):
         first, last = range_of(shifts, count, i, T)
         for piece in range(pieces):
             at, more = piece * row.nbytes, piece > 0
-            a = four(row, x[0] + at, x[1], i, T)
+            a = four_within(row, x[0] + at, x[1], i, T)
             for n in range(first, last):
-                put4(S, n, r, dot4(a, four(row, y[0] + at, y[1], i - shifts[n], T)), more)
+                j = i - shifts[n]
+                if j >= 0 and j + 3 < T:
+                    put4(S, n, r, dot4(a, four(row, y[0] + at, y[1], j)), more)
+                else:
+                    put4(S, n, r, dot4(a, four_within(row, y[0] + at, y[1], j, T)), more)
             for j in range(leading):
                 b = load(row, y[0] + at + j * y[1])
                 put4(S, len(shifts) + j, r, dot4(a, (b, b, b, b)), more)
@@ -113,7 +121,11 @@ def mix(row, pieces, w, y, keys, i0, T, out):
             at = piece * row.nbytes
             total = (zero(row), zero(row), zero(row), zero(row))
             for n in range(first, last):
-                total = plus4(total, w, n, r, four(row, y[0] + at, y[1], i - shifts[n], T))
+                j = i - shifts[n]
+                if j >= 0 and j + 3 < T:
+                    total = plus4(total, w, n, r, four(row, y[0] + at, y[1], j))
+                else:
+                    total = plus4(total, w, n, r, four_within(row, y[0] + at, y[1], j, T))
             for j in range(leading):
                 b = load(row, y[0] + at + j * y[1])
                 total = plus4(total, w, len(shifts) + j, r, (b, b, b, b))
@@ -150,9 +162,7 @@ def blend(S, plain, rungs, fractions, shifts, i0, L, far):
     """
     if len(rungs) == 0:
         return S
-    for c in range(plain):
-        for r in range(BLOCK):
-            L[c, r] = S[c, r]
+    L[:plain] = S[:plain]
     for m in range(len(rungs)):
         near, beyond = S[rungs[m, 0]], S[rungs[m, 1]]
         t, reach = fractions[m], shifts[rungs[m, 1]] - i0
@@ -168,9 +178,7 @@ def spread(L, plain, rungs, fractions, shifts, i0, S):
     """The transpose of `blend`: weights of the columns given back to the integer shifts; without rungs S is L."""
     if len(rungs) == 0:
         return
-    for c in range(plain):
-        for r in range(BLOCK):
-            S[c, r] = L[c, r]
+    S[:plain] = L[:plain]
     S[plain:] = 0
     for m in range(len(rungs)):
         near, beyond = S[rungs[m, 0]], S[rungs[m, 1]]
@@ -233,15 +241,13 @@ def by_fraction(dlogits, far, weights, far_values):
 
 @njit
 def kept(L, i0, P, T):
-    """Copy a block's columns into those of the head, `P [C, Tp]`, 0 behind T; prefetch the next block's places."""
+    """Copy a block's columns into those of the head, `P [C, Tp]`; prefetch the next block's places."""
     rows = min(BLOCK, T - i0)
     for c in range(len(L)):
         for r in range(rows):
             P[c, i0 + r] = L[c, r]
         if i0 + rows < T:
             prefetch_rows((P[c, i0 + rows:].ctypes.data, 0), 0, 1, BLOCK * P.itemsize)
-        else:
-            P[c, T:] = 0
 
 
 @njit
@@ -312,9 +318,7 @@ def backward(row, pieces, places, sizes, shifts, counts, leading, causal, plain,
             to_dlogits(weights, L)
             for c in range(dbias.shape[2]):
                 dbias[at, block, c] = L[c].sum()
-            for c in range(len(L)):
-                for r in range(BLOCK):
-                    L[c, r] *= scale
+            L *= scale
             for m in range(R):
                 dt[at, block, m] = by_fraction(L[plain + m], far[at, m, i0:last], weights[plain + m], gap[m])
             if R > 0:
@@ -369,9 +373,9 @@ def pull(row, pieces, places, sizes, shifts, counts, leading, weights, base, beg
                     for n in range(counts[rule]):
                         i = j + shifts[rule, n]
                         if i >= 0 and i + 3 < T:
-                            total = plus4(total, w, n, i, four(row, x[0] + at, x[1], i, T))
+                            total = plus4(total, w, n, i, four(row, x[0] + at, x[1], i))
                         elif -4 < i < T:
-                            total = plus4_within(total, w, n, i, T, four(row, x[0] + at, x[1], i, T))
+                            total = plus4_within(total, w, n, i, T, four_within(row, x[0] + at, x[1], i, T))
                     if j < leading[rule]:                            # all queries give to leading keys
                         left, y, step = leading[rule] - j, x[0] + at, x[1]
                         total = (from_all(row, total[0], w, N + j, y, step, T),

@@ -33,7 +33,7 @@ I8, I16, I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 LINE = 64                           # bytes of a cache line, or a divisor of it
 
 
-class Row(types.Type):
+class RowType(types.Type):
     """How a piece of a row lies in memory: `width` numbers of a dtype of `BYTES`. First argument of every kernel."""
 
     def __init__(self, width: int, dtype: str, stamp: str = STAMP) -> None:
@@ -62,12 +62,12 @@ class VectorModel(models.PrimitiveModel):
 
 
 # A row is its own type, and nothing at run time.
-register_model(Row)(models.OpaqueModel)
-typeof_impl.register(Row)(lambda row, context: row)
-unbox(Row)(lambda row, value, context: NativeValue(context.context.get_dummy_value()))
+register_model(RowType)(models.OpaqueModel)
+typeof_impl.register(RowType)(lambda row, context: row)
+unbox(RowType)(lambda row, value, context: NativeValue(context.context.get_dummy_value()))
 
 
-@overload_attribute(Row, "nbytes", inline="always")
+@overload_attribute(RowType, "nbytes", inline="always")
 def _(row):
     nbytes = row.width * BYTES[row.dtype]
     return lambda row: nbytes

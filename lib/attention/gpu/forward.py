@@ -38,44 +38,34 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
     if FORM != NOTHING:
         wide_q = rows_q.to(tl.float32) * (scale * LOG2E)
         begin, end = range_of(ranges, rule, blocks, block)
-        if FORM == RUNGS:
-            for c in range(begin, end):
+        for c in range(begin, end, 1 if FORM == RUNGS else 2):
+            if FORM == RUNGS:                                       # a rung's two keys
                 lo, t = rung(keys, c, alpha)
-                j = i - lo
-                seen = there & (j >= 0)
-                near, far = j, tl.maximum(j - 1, 0)
-                k0 = load_rows(k, offset(near, k_step[2], WIDE), seen, D, DP).to(tl.float32)
-                k1 = load_rows(k, offset(far, k_step[2], WIDE), seen, D, DP).to(tl.float32)
-                v0 = load_rows(v, offset(near, v_step[2], WIDE), seen, D, DP).to(tl.float32)
-                v1 = load_rows(v, offset(far, v_step[2], WIDE), seen, D, DP).to(tl.float32)
-                s = tl.sum(wide_q * (k0 + t * (k1 - k0)), 1)
-                if ALIBI:
-                    s -= slope * (lo.to(tl.float32) + t)
-                s = tl.where(seen, s, float("-inf"))
-                higher = tl.maximum(most, s)
-                shrink, p = tl.exp2(most - finite(higher)), tl.exp2(s - finite(higher))
-                sums = sums * shrink[:, None] + p[:, None] * (v0 + t * (v1 - v0))
-                total = total * shrink + p
-                most = higher
-        else:
-            for c in range(begin, end, 2):                      # two at once: more reads in flight, half the rescaling
+                j0, d0 = i - lo, lo.to(tl.float32) + t
+                j1, seen0 = tl.maximum(j0 - 1, 0), there & (j0 >= 0)
+                seen1 = seen0
+            else:                                                   # two at once: more reads in flight, less rescaling
                 j0, seen0 = listed(keys, rule, columns, c, i, there, T, FORM)
                 j1, seen1 = listed(keys, rule, columns, c + 1, i, there, T, FORM)
-                k0 = load_rows(k, offset(j0, k_step[2], WIDE), seen0, D, DP)
-                k1 = load_rows(k, offset(j1, k_step[2], WIDE), seen1, D, DP)
-                v0 = load_rows(v, offset(j0, v_step[2], WIDE), seen0, D, DP)
-                v1 = load_rows(v, offset(j1, v_step[2], WIDE), seen1, D, DP)
-                s0, s1 = tl.sum(wide_q * k0.to(tl.float32), 1), tl.sum(wide_q * k1.to(tl.float32), 1)
-                if ALIBI:
-                    s0 -= slope * tl.abs(i - j0).to(tl.float32)
-                    s1 -= slope * tl.abs(i - j1).to(tl.float32)
-                s0, s1 = tl.where(seen0, s0, float("-inf")), tl.where(seen1, s1, float("-inf"))
-                higher = tl.maximum(most, tl.maximum(s0, s1))
-                level = finite(higher)
-                shrink, p0, p1 = tl.exp2(most - level), tl.exp2(s0 - level), tl.exp2(s1 - level)
-                sums = sums * shrink[:, None] + p0[:, None] * v0.to(tl.float32) + p1[:, None] * v1.to(tl.float32)
-                total = total * shrink + p0 + p1
-                most = higher
+                d0 = tl.abs(i - j0).to(tl.float32)
+            k0 = load_rows(k, offset(j0, k_step[2], WIDE), seen0, D, DP).to(tl.float32)
+            k1 = load_rows(k, offset(j1, k_step[2], WIDE), seen1, D, DP).to(tl.float32)
+            v0 = load_rows(v, offset(j0, v_step[2], WIDE), seen0, D, DP).to(tl.float32)
+            v1 = load_rows(v, offset(j1, v_step[2], WIDE), seen1, D, DP).to(tl.float32)
+            if FORM == RUNGS:
+                k0, v0 = k0 + t * (k1 - k0), v0 + t * (v1 - v0)
+            s0, s1 = tl.sum(wide_q * k0, 1), tl.sum(wide_q * k1, 1)
+            if ALIBI:
+                s0, s1 = s0 - slope * d0, s1 - slope * tl.abs(i - j1).to(tl.float32)
+            s0, s1 = tl.where(seen0, s0, float("-inf")), tl.where(seen1, s1, float("-inf"))
+            higher = tl.maximum(most, s0 if FORM == RUNGS else tl.maximum(s0, s1))
+            level = finite(higher)
+            shrink, p0, p1 = tl.exp2(most - level), tl.exp2(s0 - level), tl.exp2(s1 - level)
+            sums = sums * shrink[:, None] + p0[:, None] * v0
+            total = total * shrink + p0
+            if FORM != RUNGS:
+                sums, total = sums + p1[:, None] * v1, total + p1
+            most = higher
 
     if BANDS:
         spans = i * 0.0

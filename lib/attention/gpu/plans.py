@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,9 +22,7 @@ BAND = {True: 4, False: 32}
 PIECE = 128             # entries of a key's list that one row of a kernel sums; longer lists are cut
 NOWHERE = 2**30         # the offset of a column that no query has
 
-Band = tuple[int, int, int]
-Entry = tuple[int, int, int, int]
-Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]       # column, query and key of each pair of a head
+Bands = list[tuple[int, int, int]]                      # nearest and farthest distance, first key
 
 
 class Tiling(NamedTuple):
@@ -62,7 +61,7 @@ class Plan:
     keys: torch.Tensor
     query_ranges: torch.Tensor      # (heads, blocks, 2) columns that a block of queries has
     key_ranges: torch.Tensor        # (heads, blocks, 2) columns by which a block of keys is read
-    bands: torch.Tensor             # (heads, n_bands, 3) nearest, farthest distance, first key
+    bands: torch.Tensor             # (heads, n_bands, 3) `Bands`
     band_counts: torch.Tensor       # (heads)
     pieces: tuple[torch.Tensor, ...]        # starts, lengths, entries, firsts, places (`_pieces`); empty: none
 
@@ -70,14 +69,6 @@ class Plan:
     def nbytes(self) -> int:
         tensors = self.keys, self.query_ranges, self.key_ranges, self.bands, self.band_counts, *self.pieces
         return sum(x.nbytes for x in tensors)
-
-
-class Lists(NamedTuple):
-    """Keys of one head: bands, and columns (a, o, first, ahead) of single keys, leading keys before distances."""
-    bands: list[Band]
-    entries: list[Entry]
-    leading: int
-    ahead: int              # how far into the future a query sees leading keys
 
 
 def build(call: Call, half: bool) -> Plan:
@@ -89,8 +80,8 @@ def build(call: Call, half: bool) -> Plan:
         form, columns, keys, ranges, bands, pieces = _table(call.keys, T, tiles, BAND[half])
     else:
         least = 1 if isinstance(call.keys, LearnedOffsets | SoftWindow) else BAND[half]     # a window is always a band
-        heads = [_lists(offsets, T, least) for offsets in offsets_by_head(call.keys)]
-        bands, rungs = [head.bands for head in heads], np.array(sorted(call.steps), np.int32)
+        bands, heads = zip(*(_lists(offsets, T, least) for offsets in offsets_by_head(call.keys)), strict=True)
+        rungs = np.array(sorted(call.steps), np.int32)
         form, columns, keys, ranges, pieces = _rungs(rungs, T, tiles) if len(rungs) else _columns(heads, T, tiles)
     widest = max((far - near + 1 for head in bands for near, far, _ in head), default=0)
     tile = 0 if not widest else (64 if widest >= 64 else 32) if half else 16
@@ -104,16 +95,12 @@ def build(call: Call, half: bool) -> Plan:
     return Plan(form, tiles, by_head, columns, tile, *device(keys, *ranges, table, count), device(*pieces))
 
 
-def _lists(offsets: Offsets, T: int, least: int) -> Lists:
-    distances = distances_at(offsets, T)
-    leading, ahead = min(offsets.leading, T), 0 if offsets.causal else T
-    bands, entries = [], [(0, m, 0, ahead) for m in range(leading)]
-    for run in _runs(distances):
-        if len(run) >= least:
-            bands.append((int(run[0]), int(run[-1]), leading))
-        else:
-            entries += [(1, -int(d), leading, T) for d in run]
-    return Lists(bands, entries, leading, ahead)
+def _lists(offsets: Offsets, T: int, least: int) -> tuple[Bands, np.ndarray]:
+    """Bands of a head, and columns (a, o, first, ahead) of its single keys, leading keys before distances."""
+    leading, ahead, runs = min(offsets.leading, T), 0 if offsets.causal else T, _runs(distances_at(offsets, T))
+    bands = [(int(run[0]), int(run[-1]), leading) for run in runs if len(run) >= least]
+    single = [(1, -int(d), leading, T) for run in runs if len(run) < least for d in run]
+    return bands, np.array([(0, m, 0, ahead) for m in range(leading)] + single, np.int32).reshape(-1, 4)
 
 
 def _runs(distances: np.ndarray) -> list[np.ndarray]:
@@ -127,29 +114,30 @@ def _blocks(T: int, rows: int, tiles: Tiling) -> tuple[np.ndarray, np.ndarray]:
     return low, np.minimum(low + rows // tiles.RP, T) - 1
 
 
-def _columns(heads: list[Lists], T: int, tiles: Tiling):
+def _columns(heads: Sequence[np.ndarray], T: int, tiles: Tiling):
     """Single keys at distances: columns, the ranges of them in both directions, and the lists of leading keys."""
     (low, high), (low_key, high_key) = (_blocks(T, rows, tiles) for rows in (tiles.BM, tiles.KM))
-    columns = max(len(head.entries) for head in heads)
-    columns += columns % 2                                          # the kernels take two at a time
+    columns = _even(max(map(len, heads)))
     keys = np.full((len(heads), columns, 4), (1, -NOWHERE, 0, T), np.int32)
     of_queries, of_keys = (np.zeros((len(heads), len(x), 2), np.int32) for x in (low, low_key))
-    for h, head in enumerate(heads):
-        keys[h, :len(head.entries)] = np.array(head.entries, np.int32).reshape(-1, 4)
-        distances = -keys[h, head.leading:len(head.entries), 1]
-        first, here = head.leading, high_key >= head.leading
+    for h, entries in enumerate(heads):
+        keys[h, :len(entries)] = entries
+        first = int((entries[:, 0] == 0).sum())                     # leading keys: key m is column m
+        distances = -entries[first:, 1]
         of_queries[h, :, 0] = 0 if first else np.searchsorted(distances, low - (T - 1)) // 2 * 2
         of_queries[h, :, 1] = first + np.searchsorted(distances, high - first, "right")
         of_keys[h, :, 0] = (first + np.searchsorted(distances, -high_key)) // 2 * 2
-        of_keys[h, :, 1] = np.where(here, first + np.searchsorted(distances, T - 1 - low_key, "right"), 0)
-    pieces = _pieces([_leading(head, T) for head in heads], T) if any(head.leading for head in heads) else ()
+        end = first + np.searchsorted(distances, T - 1 - low_key, "right")
+        of_keys[h, :, 1] = np.where(high_key >= first, end, 0)
+    # a leading key's later queries, and those before it as far ahead as they see
+    head, column, query = np.nonzero((keys[..., :1] == 0) & (np.arange(T) + keys[..., 3:] >= keys[..., 1:2]))
+    pieces = _pieces(head, column, query, column, len(heads), T) if len(head) else ()
     return (OFFSETS if columns else NOTHING), columns, keys, (of_queries, of_keys), pieces
 
 
-def _leading(head: Lists, T: int) -> Pairs:
-    """Leading key m is column m; later queries read it, and those before it as far `ahead` as they see."""
-    column, query = np.nonzero(np.arange(T) + head.ahead >= np.arange(head.leading)[:, None])
-    return column, query, column
+def _even(columns: int) -> int:
+    """The kernels take two columns at a time."""
+    return columns + columns % 2
 
 
 def _rungs(rungs: np.ndarray, T: int, tiles: Tiling):
@@ -166,18 +154,17 @@ def _table(keys: EdgeTable, T: int, tiles: Tiling, least: int):
     low, _ = _blocks(T, tiles.BM, tiles)
     rest, bands = zip(*(_without_bands(rows, T, least) for rows in table), strict=True)
     sizes = np.stack([(rows >= 0).sum(-1) for rows in rest])                        # (heads, T)
-    columns = int(sizes.max())
-    columns += columns % 2
+    columns = _even(int(sizes.max()))
     listed = np.full((len(rest), columns, T), -1, np.int32)
     for head, rows in enumerate(rest):
         listed[head, :min(columns, rows.shape[1])] = rows.T[:columns]
     most = np.maximum.reduceat(sizes, low, axis=1)
     ranges = np.stack([np.zeros_like(most), most], -1), np.zeros((1, -(-T // (tiles.KM // tiles.RP)), 2))
-    pairs = [(*np.nonzero(rows >= 0), rows[rows >= 0]) for rows in listed]
-    return (TABLE if columns else NOTHING), columns, listed, ranges, list(bands), _pieces(pairs, T) if columns else ()
+    pieces = _pieces(*np.nonzero(listed >= 0), listed[listed >= 0], len(rest), T) if columns else ()
+    return (TABLE if columns else NOTHING), columns, listed, ranges, list(bands), pieces
 
 
-def _without_bands(rows: np.ndarray, T: int, least: int) -> tuple[np.ndarray, list[Band]]:
+def _without_bands(rows: np.ndarray, T: int, least: int) -> tuple[np.ndarray, Bands]:
     """The keys `[T, C]` that lie in no band, at the front of their rows, and the bands."""
     d = np.where(rows >= 0, np.arange(T)[:, None] - rows, T)
     counts = np.bincount((d + T - 1).ravel(), minlength=2 * T)[:2 * T - 1]
@@ -190,31 +177,23 @@ def _without_bands(rows: np.ndarray, T: int, least: int) -> tuple[np.ndarray, li
     return np.take_along_axis(left, order, 1), [(int(run[0]), int(run[-1]), 0) for run in runs]
 
 
-def _pieces(heads: list[Pairs], T: int) -> tuple[np.ndarray, ...]:
-    """The queries of each key, cut into pieces of at most PIECE.
+def _pieces(head: np.ndarray, column: np.ndarray, query: np.ndarray, key: np.ndarray, heads: int,
+            T: int) -> tuple[np.ndarray, ...]:
+    """The queries of each key, cut into pieces of at most PIECE, from the head, column, query and key of each pair.
 
     starts, lengths `[heads, pieces]`, longest first, so that the rows of a tile end together; entries `[n, 2]`, column
     and query; firsts `[heads, T + 1]`: where in `places` the pieces of a key are named.
     """
-    starts, lengths, entries, firsts, places = [], [], [], [], []
-    n_entries = n_places = 0
-    for column, query, key in heads:
-        order = order_by_key(key, T)
-        counts = np.bincount(key, minlength=T)
-        cut = -(-counts // PIECE)                                                           # pieces of each key
-        owner = np.repeat(np.arange(T), cut)
-        number = np.arange(len(owner)) - np.repeat(np.cumsum(cut) - cut, cut)
-        length = np.minimum(PIECE, counts[owner] - number * PIECE)
-        longest = np.argsort(-length, kind="stable")
-        starts.append((n_entries + np.cumsum(counts)[owner] - counts[owner] + number * PIECE)[longest])
-        lengths.append(length[longest])
-        entries.append(np.stack([column, query], 1)[order])
-        firsts.append(n_places + np.concatenate([[0], np.cumsum(cut)]))
-        places.append(np.argsort(longest, kind="stable"))
-        n_entries, n_places = n_entries + len(key), n_places + len(owner)
-    require(n_entries < 2**31, "pattern", f"{n_entries} pairs", "below 2^31 pairs")
-    most = max(map(len, lengths))
-
-    def even(rows: list[np.ndarray]) -> np.ndarray:
-        return np.stack([np.pad(row, (0, most - len(row))) for row in rows])
-    return even(starts), even(lengths), np.concatenate(entries), np.stack(firsts), np.concatenate(places)
+    require(len(key) < 2**31, "pattern", f"{len(key)} pairs", "below 2^31 pairs")
+    key = head * T + key
+    counts = np.bincount(key, minlength=heads * T)
+    cut = -(-counts // PIECE)                                                               # pieces of each key
+    owner, bounds = np.repeat(np.arange(heads * T), cut), np.concatenate([[0], np.cumsum(cut)])
+    number, of_head = np.arange(len(owner)) - bounds[owner], owner // T
+    length = np.minimum(PIECE, counts[owner] - number * PIECE)
+    longest, places = np.lexsort((-length, of_head)), np.empty_like(owner)
+    places[longest] = np.arange(len(owner)) - bounds[of_head * T]
+    tables = np.zeros((2, heads, places.max() + 1), np.int32)
+    tables[:, of_head, places] = (np.cumsum(counts) - counts)[owner] + number * PIECE, length
+    firsts = bounds[np.arange(heads)[:, None] * T + np.arange(T + 1)]
+    return *tables, np.stack([column, query], 1)[order_by_key(key, heads * T)], firsts, places
