@@ -46,7 +46,8 @@ FORMS = {
 # Keys that are refused at T = 20 with 4 heads, and what is said of them.
 FAR = Offsets((0, 1, 2, 5, 13, 50))
 REFUSED = {
-    "no key": (Offsets((3,)), "query 0 attends no key"), "none behind": (Offsets((-3, -2), causal=False), "query 18 at"),
+    "no key": (Offsets((3,)), "query 0 attends no key"),
+    "none behind": (Offsets((-3, -2), causal=False), "query 18 attends no key"),
     "a head": (HeadOffsets((FAR, FAR, Offsets((1,)), FAR)), "query 0 attends no key"),
     "a row": (EdgeTable(np.where(np.arange(20)[:, None] == 7, -1, 0).astype(np.int32)), "query 7 attends no key"),
     **{str(row): (EdgeTable(np.array([row] * 20, np.int32)), message) for row, message in (

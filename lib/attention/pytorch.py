@@ -150,7 +150,8 @@ def _pairs(call: Call) -> tuple[Tensor, Tensor]:
     heads = offsets_by_head(call.keys)
     distances = [torch.from_numpy(distances_at(offsets, T).astype(np.int32)) for offsets in heads]
     leading = [torch.arange(min(offsets.leading, T), dtype=torch.int32) for offsets in heads]
-    C, t = max(map(len, distances)) + max(map(len, leading)), torch.arange(T, dtype=torch.int32)[:, None]
+    C = max(len(near) + len(lead) for near, lead in zip(distances, leading, strict=True))
+    t = torch.arange(T, dtype=torch.int32)[:, None]
     key = torch.full((len(heads), T, C), -1, dtype=torch.int32)
     for row, near, lead in zip(key, distances, leading, strict=True):
         row[:, :len(near)] = t - near
