@@ -1,5 +1,4 @@
-"""Information flow: closed forms of small graphs, brute force, and the numbers of audit.md (rows 12, 20, 22, 24,
-25)."""
+"""Information flow: closed forms of small graphs, brute force, and the audit's numbers (rows 12, 22 and 24)."""
 
 from __future__ import annotations
 
@@ -18,19 +17,18 @@ from lib.patterns.christoffel import carry_word
 from suite.study import graph
 
 PAPER = build("scaled_base", schedule="linear", window=8, layers=16)
-
-
 PATTERNS = [PAPER, build("local", window=2, layers=3), build("power_law", budget=12, layers=3),
             build("sparse_fixed", block=5, layers=2), build("streaming_sinks", window=2, sinks=2),
             build("longnet", segment=4, heads=3), build("christoffel", m=3, k=8, causal=False),
-            build("fibottention", heads=3, layers=2), build("longformer", causal=False, layers=2, growth=2)]
+            build("fibottention", heads=3, layers=2), build("longformer", causal=False, layers=2, growth=2),
+            build("bigbird", causal=False), build("power_law", budget=7, window=1, causal=False)]
+pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: p.name)
-def test_when_edges_are_listed_and_layers_stacked_then_they_are_those_of_the_oracle(pattern):
+def test_when_a_graph_is_read_from_a_plan_then_edges_reach_and_spectral_gap_are_those_of_the_mask(pattern):
     T, depth = 41, 5
-    reach = np.eye(T, dtype=bool)
-    shares = graph.reach_by_depth(pattern, T, depth)
+    reach, shares = np.eye(T, dtype=bool), graph.reach_by_depth(pattern, T, depth)
     for layer in range(depth):
         mask = pattern.mask(layer % pattern.layers, T).any(0)
         i, j = graph.edges(pattern, layer % pattern.layers, T)
@@ -38,12 +36,16 @@ def test_when_edges_are_listed_and_layers_stacked_then_they_are_those_of_the_ora
         assert graph.layer_distances(pattern, layer % pattern.layers, T) == tuple(sorted(set(i - j)))
         reach = mask.astype(int) @ reach > 0
         assert shares[layer] == pytest.approx(reach.sum() / (T * (T + 1) / 2 if pattern.causal else T * T))
+    mask = pattern.mask(0, T).any(0)
+    adjacency = ((mask | mask.T) & ~np.eye(T, dtype=bool)).astype(float)
+    degree = adjacency.sum(1)
+    laplacian = np.diag(degree > 0) - adjacency / np.sqrt(np.outer(degree, degree))
+    assert graph.spectral_gap(pattern, 0, T) == pytest.approx(np.linalg.eigvalsh(laplacian)[1], abs=1e-12)
 
 
 def test_when_the_16_layer_stack_is_united_then_it_has_133_distances():
     assert len(graph.stack_distances(PAPER, 1024)) == 133                                 # audit, row 12
-    # the window's 9 and 10 beyond it
-    assert len(graph.layer_distances(build("scaled_base", window=8), 0, 1024)) == 19
+    assert len(graph.layer_distances(build("scaled_base", window=8), 0, 1024)) == 19     # the window's 9 and 10 beyond
     assert graph.stack_sums(PAPER, 1024)[1].sum() == len(graph.layer_distances(PAPER, 0, 1024))
 
 
@@ -52,13 +54,9 @@ def four_layers(pattern):
     return graph.reachable_distances(steps, 2048)[4].mean()
 
 
-@pytest.mark.filterwarnings("ignore:christoffel")
-@pytest.mark.parametrize("m, window, share", [(64, 0, 0.31), (63, 0, 0.41), (61, 0, 0.45), (55, 8, 0.85)])
-def test_when_four_christoffel_layers_are_stacked_then_the_audit_shares_are_reached(m, window, share):
-    assert round(four_layers(build("christoffel", m=m, k=512, window=window)), 2) == share            # audit, row 24
-
-
-def test_when_64_of_512_offsets_are_random_then_about_97_percent_are_reached():
+def test_when_four_layers_are_stacked_then_words_reach_the_audits_shares_and_random_offsets_97_per_cent():
+    for m, window, share in ((64, 0, 0.31), (63, 0, 0.41), (61, 0, 0.45), (55, 8, 0.85)):
+        assert round(four_layers(build("christoffel", m=m, k=512, window=window)), 2) == share        # audit, row 24
     shares = [four_layers(build("random_offsets", count=64, reach=511, window=0, layers=4, seed=s)) for s in range(6)]
     assert abs(np.mean(shares) - 0.97) < 0.015 and min(shares) > 0.9
 
@@ -71,6 +69,8 @@ def test_when_distances_are_summed_then_reach_equals_brute_force(steps, limit):
     for n in range(1, len(steps) + 1):
         sums = {sum(choice) for choice in itertools.product(*steps[:n])}
         assert set(reached[n].nonzero()[0].tolist()) == {s for s in sums if s < limit}
+    with pytest.raises(SuiteError, match="steps = -1"):
+        graph.reachable_distances([[-1]], 5)
 
 
 def test_when_the_pattern_is_a_plain_stride_then_classes_never_meet():
@@ -78,13 +78,8 @@ def test_when_the_pattern_is_a_plain_stride_then_classes_never_meet():
     assert graph.diameter(stride, 0, 100) is None and graph.spectral_gap(stride, 0, 100) == 0.0
     assert graph.reach_by_depth(stride, 100, 60)[-1] < 0.2
     assert graph.reach_by_depth(build("strided", stride=8, window=1), 100, 60)[-1] == 1.0
-
-
-@pytest.mark.filterwarnings("ignore:christoffel")
-def test_when_m_and_k_share_a_factor_then_all_offsets_are_in_one_residue_class():
-    plain = [d for d in graph.layer_distances(build("christoffel", m=64, k=512), 0, 512) if d]        # audit, row 22
-    assert graph.residues(plain, 8).tolist() == [0] * 7 + [64]
-    coprime = [d for d in graph.layer_distances(build("christoffel", m=63, k=512), 0, 512) if d]
+    plain, coprime = (set(graph.layer_distances(build("christoffel", m=m, k=512), 0, 512)) - {0} for m in (64, 63))
+    assert graph.residues(plain, 8).tolist() == [0] * 7 + [64]                            # audit, row 22
     assert (graph.residues(coprime, 8) > 0).all()
 
 
@@ -95,47 +90,22 @@ def test_when_the_window_is_local_then_diameter_and_depth_are_the_ceiling(window
     assert (graph.reach_by_depth(local, length, hops + 1) == 1.0).tolist() == [n >= hops for n in range(1, hops + 2)]
 
 
-def test_when_the_graph_is_known_then_so_is_its_spectral_gap():
-    n = 40
-    assert graph.spectral_gap(build("dense"), 0, n) == pytest.approx(n / (n - 1))
-    ring = build("power_law", window=1, budget=3, causal=False)                           # a cycle
-    assert graph.spectral_gap(ring, 0, n) == pytest.approx(1 - math.cos(2 * math.pi / n))
-    path = build("local", window=1)
-    assert graph.spectral_gap(path, 0, n) == pytest.approx(1 - math.cos(math.pi / (n - 1)))
-    assert graph.spectral_gap(build("local", window=0), 0, n) == 0.0
-
-
-@pytest.mark.parametrize("pattern",
-                         [build("power_law", budget=7, window=1, causal=False), build("bigbird", causal=False),
-                                     PAPER, build("longnet", segment=4, heads=3)], ids=lambda p: p.name)
-def test_when_the_laplacian_is_made_from_the_mask_then_its_gap_is_the_same(pattern):
-    mask = pattern.mask(0, 50).any(0)
-    adjacency = ((mask | mask.T) & ~np.eye(50, dtype=bool)).astype(float)
-    degree = adjacency.sum(1)
-    laplacian = np.diag(degree > 0) - adjacency / np.sqrt(np.outer(degree, degree))
-    assert graph.spectral_gap(pattern, 0, 50) == pytest.approx(np.linalg.eigvalsh(laplacian)[1], abs=1e-12)
-
-
-def test_when_the_text_is_long_then_the_sparse_solver_finds_the_same_gap(monkeypatch):
-    pattern = build("power_law", budget=16)
-    dense = graph.spectral_gap(pattern, 0, 300)
+def test_when_the_graph_is_known_then_so_is_its_spectral_gap_by_either_solver(monkeypatch):
+    n, local = 40, build("power_law", budget=16)
+    for name, options, gap in (("dense", {}, n / (n - 1)), ("local", {"window": 0}, 0.0),
+                               ("local", {"window": 1}, 1 - math.cos(math.pi / (n - 1))),             # a path
+                               ("power_law", {"window": 1, "budget": 3, "causal": False},
+                                1 - math.cos(2 * math.pi / n))):                                      # a cycle
+        assert graph.spectral_gap(build(name, **options), 0, n) == pytest.approx(gap)
+    exact = graph.spectral_gap(local, 0, 300)
     monkeypatch.setattr(graph, "DENSE_SPECTRUM", 100)
-    assert graph.spectral_gap(pattern, 0, 300) == pytest.approx(dense, abs=1e-9)
+    assert graph.spectral_gap(local, 0, 300) == pytest.approx(exact, abs=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 90), st.integers(1, 90))
-def test_when_a_word_is_christoffel_then_prefixes_and_stretches_are_balanced(m, k):
-    m = min(m, k)
-    word = carry_word(m, k)
-    assert sum(word) == m and graph.prefix_discrepancy(word, Fraction(m, k)) < 1
-
-
-def test_when_a_word_is_not_balanced_then_it_shows():
+def test_when_a_word_is_christoffel_then_its_prefixes_are_balanced_and_else_it_shows(m, k):
+    word = carry_word(min(m, k), k)
+    assert sum(word) == min(m, k) and graph.prefix_discrepancy(word, Fraction(min(m, k), k)) < 1
     assert graph.prefix_discrepancy([1, 1, 0, 0], Fraction(1, 2)) == 1
     assert graph.prefix_discrepancy(carry_word(3, 8), Fraction(3, 8)) == Fraction(7, 8)
-
-
-def test_when_a_distance_lies_in_the_future_then_sums_are_refused():
-    with pytest.raises(SuiteError, match="steps = -1"):
-        graph.reachable_distances([[-1]], 5)

@@ -33,8 +33,7 @@ def window(ours: int) -> int:
 
 
 def ramp_gain(name: str, index: str) -> pd.DataFrame:
-    """Gain of the ramp over fixed rungs at W = 8, nats a token: rows are values of the column `index`, columns
-    datasets."""
+    """Gain of the ramp over fixed rungs at W = 8, nats a token, by the column `index` and by dataset."""
     table = read(name).query("window == 8 and seed == 42 and base == 'fibonacci'")
     losses = table.pivot_table(index=index, columns=["schedule", "dataset"], values="nll")
     return losses["fixed"] - losses["linear"]

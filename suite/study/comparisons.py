@@ -54,16 +54,14 @@ def at_equal_compute(study: Study, model: Model, other: Model) -> Interval:
     share = compute_share(model, other)
     if share > 1:
         raise NotTested(f"{model.name} computes more than {other.name}")
-    left = np.array([loss_left(study, theirs, share) for _, theirs in study.paired(model, other)])
-    return mean_interval([own - left[:, None] for own in study.differences(model, other)])
 
-
-def loss_left(study: Study, job: Job, share: float) -> float:
-    """What a run's loss still falls by after this share of its steps (nats, at least 0): by its light held-out
-    evaluations, or by its training loss where there are none in between."""
-    curve = next(own for own in (study.curve(job, name) for name in ("nll", "train_loss")) if len(own) > 1)
-    steps = curve.index.to_numpy(float)
-    return max(0.0, float(np.interp(share * steps[-1], steps, curve.to_numpy(float))) - float(curve.iloc[-1]))
+    def left(job: Job) -> float:
+        """What the loss still falls by after this share of the steps; training loss where no held-out one is logged."""
+        curve = next(own for own in (study.curve(job, name) for name in ("nll", "train_loss")) if len(own) > 1)
+        steps = curve.index.to_numpy(float)
+        return max(0.0, float(np.interp(share * steps[-1], steps, curve.to_numpy(float))) - float(curve.iloc[-1]))
+    falls = np.array([left(theirs) for _, theirs in study.paired(model, other)])
+    return mean_interval([own - falls[:, None] for own in study.differences(model, other)])
 
 
 def descent(study: Study, model: Model, other: Model) -> Interval | float:
@@ -83,8 +81,7 @@ def speed_ratio(study: Study, model: Model, other: Model) -> Interval | float:
 
 def context_gain(study: Study, model: Model, control: Model, length: int, variant: str = "") -> Interval:
     """Loss from position T (the training length) on minus that in the half window before, at `length` tokens: of
-    `model` minus the same of a control to which context beyond T is invisible, so that what the text itself does there
-    cancels."""
+    `model` minus that of a control which sees no context beyond T, so that what the text itself does there cancels."""
     T = model.length
     return mean_interval(minus(*(study.differences(model, control, length=length, positions=positions, variant=variant)
                                  for positions in ((T, length), (T // 2, T)))))
@@ -136,8 +133,7 @@ def far_influence(study: Study, model: Model, other: Model) -> Interval:
     def share(job: Job) -> np.ndarray:
         bins, edges = (study.array(job, "gradient_flow", name) for name in ("influence", "edges"))  # (N, Q, bins)
         return (bins[..., edges[:-1] >= far].sum(axis=-1) / bins.sum(axis=-1)).mean(axis=1)
-    shares = [np.stack([share(a) - share(b) for a, b in study.paired(model, other)])]               # (S, N)
-    return mean_interval(shares)
+    return mean_interval([np.stack([share(a) - share(b) for a, b in study.paired(model, other)])])
 
 
 # Accuracy
@@ -163,8 +159,10 @@ def task_difference(study: Study, model: Model, other: Model, task: str,
 
 
 def task_table(study: Study) -> pd.DataFrame:
-    """Accuracy of the models trained on a task, with its interval over sequences (and seeds, from three on) and chance;
-    `group` is the task. Answers of one sequence depend on one another, so that a sequence counts once."""
+    """Accuracy of the models trained on a task (`group`), with its interval over sequences (and seeds), and chance.
+
+    Answers of one sequence depend on one another, so that a sequence counts once.
+    """
     rows = []
     for model in [model for model in study.models if not model.text and model.asked("task")]:
         task, window = model.labels.task, f", W={model.labels.window}" if model.labels.window else ""
@@ -260,10 +258,8 @@ def recurrence_edges(study: Study, model: Model) -> tuple[int, ...]:
 
 
 def recurrence_difference(study: Study, pair: Pair, bins: Sequence[int], kind: str = "recurrence") -> Interval:
-    """Loss a token of the pair's model minus that of the local window in these bins together, all text.
-
-    kind: of `suite.evals.recurrence.KINDS`.
-    """
+    """Loss a token of the pair's model minus that of the local window in these bins together, all text; kind: one of
+    `suite.evals.recurrence.KINDS`."""
     def summed(job: Job, name: str) -> np.ndarray:
         return np.concatenate([study.array(job, "recurrence", f"{name}.{domain}")[:, list(bins)].sum(axis=1)
                                for domain in study.database.corpus.domains])

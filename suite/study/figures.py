@@ -1,10 +1,8 @@
-"""Figures of results, in one style. A family of patterns keeps its colour everywhere, and colours suit colour-blind
-readers.
+"""Figures of results, in one style. A family keeps its colour everywhere, and colours suit colour-blind readers.
 
 `lines` draws values over a number, `intervals` estimates in rows and `interval_lines` over bins, the others one kind of
-table each. Every function returns a matplotlib `Figure` that pyplot does not know, so that a notebook shows it once: by
-`nb.show`.
-Pictures of patterns (masks, distances) are in `suite.study.gallery`.
+table each; pictures of patterns are in `suite.study.gallery`. Every function returns a matplotlib `Figure` that pyplot
+does not know, so that a notebook shows it once: by `nb.show`.
 """
 
 from __future__ import annotations
@@ -52,19 +50,16 @@ class Look:
 LOOKS = {
     "Dense": Look(BLACK, "s"), "Dense, ALiBi": Look(BLACK, "^", "--"), "Dense, no positions": Look(BLACK, "v", ":"),
     "Dense, rope=interpolation": Look(BROWN, "v", "--"), "Dense, rope=ntk": Look("#b8945a", "D", ":"),
-    "Dense, rope=yarn": Look("#5c4327", "^", "-."),
-    "Dense, mask=window": Look(GREY, "D", "--"), "Dense, mask=sinks": Look(LIGHT, "P", ":"),
-    "Local window": Look(GREY, "D"), "Random offsets": Look(LIGHT, "X", "--"), "Random keys": Look(LIGHT, "P", ":"),
-    "Fixed stride": Look(LIGHT, "*", "-."),
-    "Fibonacci, fixed": Look(SKY), "Fibonacci, linear ramp": Look(BLUE),
+    "Dense, rope=yarn": Look("#5c4327", "^", "-."), "Dense, mask=window": Look(GREY, "D", "--"),
+    "Dense, mask=sinks": Look(LIGHT, "P", ":"), "Local window": Look(GREY, "D"), "Fixed stride": Look(LIGHT, "*", "-."),
+    "Random offsets": Look(LIGHT, "X", "--"), "Random keys": Look(LIGHT, "P", ":"),
+    "Fibonacci, fixed": Look(SKY), "Fibonacci, linear ramp": Look(BLUE), "Fibonacci, learned": Look(GREEN, "P"),
     "Fibonacci, coprime ramp": Look(NAVY, "^", "--"), "Fibonacci, permuted ramp": Look(NAVY, "P", ":"),
-    "Fibonacci, descending ramp": Look(BLUE, "v", "--"),
-    "Fibonacci, learned": Look(GREEN, "P"), "Fibonacci, learned from the ramp": Look(TEAL, "X", "--"),
+    "Fibonacci, descending ramp": Look(BLUE, "v", "--"), "Fibonacci, learned from the ramp": Look(TEAL, "X", "--"),
     "Powers of two": Look(AMBER, "s", "--"), "Matched powers of two": Look(AMBER, "D", ":"),
     "Power law": Look(VERMILION), "Christoffel": Look(PURPLE),
-    "SDPA with a mask": Look(GREY, "D", "--"), "Materialised gather": Look(VERMILION, "v", ":"),
-    "FlexAttention": Look(PURPLE, "P", "-."),
-    "Suite: torch": Look(SKY, "o", "--"), "Suite: compiled": Look(BLUE), "": Look(BROWN),
+    "SDPA with a mask": Look(GREY, "D", "--"), "Materialised gather": Look(VERMILION, "v", ":"), "": Look(BROWN),
+    "FlexAttention": Look(PURPLE, "P", "-."), "Suite: torch": Look(SKY, "o", "--"), "Suite: compiled": Look(BLUE),
 }
 SHADES = {"Power law": ("#f4a582", VERMILION, "#8a3d00", "#e8762c", "#5c2900", "#f9c6ae"),
           "Christoffel": (PURPLE, "#7a3f60", "#e3aecb", "#54243f")}

@@ -1,5 +1,4 @@
-"""One experiment's jobs and results: its models by typed labels, their held-out losses by window, and what compares
-them.
+"""One experiment's jobs and results: its models by typed labels, their losses by window, and what compares them.
 
 Figures, sentences and the ledger of claims all ask a `Study`, so that a number is computed in one place. Comparisons
 that need more than losses are in `suite.study.comparisons`.
@@ -11,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +38,11 @@ class NotTested(SuiteError):
 
 @dataclass(frozen=True)
 class Model:
-    """Jobs that differ in their seed only, and the name that tables and figures give them."""
+    """Jobs that differ in their seed only, and the name that tables and figures give them.
+
+    `labels` and `run` are the first seed's; `length` is the training length in tokens; `text` says whether it is a
+    language model, and not one of a synthetic task.
+    """
     name: str
     jobs: tuple[Job, ...]
 
@@ -49,17 +52,14 @@ class Model:
 
     @property
     def run(self) -> RunConfig:
-        """The first seed's run."""
         return self.jobs[0].run
 
     @property
     def text(self) -> bool:
-        """Whether it is a language model, and not one of a synthetic task."""
         return self.run.data.source == "text"
 
     @property
     def length(self) -> int:
-        """Training length, tokens."""
         return self.run.train.length
 
     @property
@@ -122,8 +122,7 @@ class Study:
         Where models of a series differ in labels that are not asked for, those without any are meant; all, if none is
         without. Raises `NotTested` where there is no such model.
         """
-        belongs = self._belongs(series)
-        rows = [model for model in self.models if model.text == text and belongs(model.labels)
+        rows = [model for model in self.models if model.text == text and self._is(model, series)
                 and all(getattr(model.labels, name) == value for name, value in labels.items())]
         if set(labels) <= {"window"}:
             rows = [model for model in rows if not model.labels.told] or rows
@@ -139,37 +138,37 @@ class Study:
 
     def has(self, *series: str) -> bool:
         """Whether a language model of each of these series is trained."""
-        return all(any(self._belongs(name)(model.labels) for model in self.language_models) for name in series)
+        return all(any(self._is(model, name) for model in self.language_models) for name in series)
 
-    def _belongs(self, series: str) -> Callable[[Labels], bool]:
+    def _is(self, model: Model, series: str) -> bool:
+        labels = model.labels
         if series == PAPERS:
-            return lambda labels: (labels.base in ("fibonacci", "pow2") and not labels.told
-                                   and labels.schedule in ("fixed", "linear", "coprime", "learned"))
+            return (labels.base in ("fibonacci", "pow2") and not labels.told
+                    and labels.schedule in ("fixed", "linear", "coprime", "learned"))
         name = f"Christoffel {self.parameters.words[-1]}" if series == LAST_WORD else series
-        return lambda labels: name == "" or labels.series in (name, f"{name}, equal edges")
+        return name == "" or labels.series in (name, f"{name}, equal edges")
 
     def partner(self, model: Model, other: str) -> Model:
         """The model of the series `other` that belongs beside `model`: of the same data and window, and with its labels
         as far as the series has them. Raises `NotTested` where there is none, `SuiteError` where there are several."""
-        belongs, told = self._belongs(other), model.labels.told.items()
-        beside = [m for m in self.models if belongs(m.labels) and m.run.data == model.run.data
+        beside = [m for m in self.models if self._is(m, other) and m.run.data == model.run.data
                   and (None in (m.labels.window, model.labels.window) or m.labels.window == model.labels.window)
-                  and m.labels.told.items() <= told]
+                  and m.labels.told.items() <= model.labels.told.items()]
+        what = f"{other} beside {model.name}"
         if not beside:
-            raise self.untrained(f"{other} beside {model.name}")
+            raise self.untrained(what)
         closest = max(len(m.labels.told) for m in beside)
         nearest = [m for m in beside if len(m.labels.told) == closest]
-        require(len(nearest) == 1, f"{other} beside {model.name}", [m.name for m in nearest],
-                "one model; turn the comparison")
+        require(len(nearest) == 1, what, [m.name for m in nearest], "one model; turn the comparison")
         return nearest[0]
 
     def pairs(self, series: Iterable[str], others: Iterable[str], *, text: bool = True,
               **labels: Any) -> list[tuple[Model, Model]]:
         """Each model of `series` beside its partner of each of `others`; one without a window beside all of theirs."""
         found = []
-        for name, other in [(name, other) for name in series for other in others]:
-            models, belongs = self.find(name, text=text, **labels), self._belongs(other)
-            windows = any(belongs(m.labels) and m.labels.window is not None for m in self.models)
+        for name, other in product(series, others):
+            models = self.find(name, text=text, **labels)
+            windows = any(self._is(m, other) and m.labels.window is not None for m in self.models)
             if models[0].labels.window is None and windows:
                 found += [(self.partner(theirs, name), theirs) for theirs in self.find(other, text=text, **labels)]
             else:
@@ -199,14 +198,11 @@ class Study:
     @property
     def plan(self) -> pd.DataFrame:
         """One row a run: its attended pairs, and those that a control of equal edges should have (`equal to`)."""
-        rows = []
-        for model in self.models:
-            keys = round(model.pairs / (model.run.model.layers * model.length), 2)
-            equal = np.nan if model.labels.equal_pairs is None else model.labels.equal_pairs
-            rows += [{"model": model.name, "role": model.labels.role, "pattern": model.run.pattern.name, "seed": seed,
-                      "pairs": round(model.pairs), "equal to": equal, "tokens": job.run.train.tokens,
-                      "keys a query": keys} for seed, job in model.by_seed.items()]
-        return pd.DataFrame(rows)
+        return pd.DataFrame([
+            {"model": model.name, "role": model.labels.role, "pattern": model.run.pattern.name, "seed": seed,
+             "pairs": round(model.pairs), "equal to": model.labels.equal_pairs, "tokens": job.run.train.tokens,
+             "keys a query": round(model.pairs / (model.run.model.layers * model.length), 2)}
+            for model in self.models for seed, job in model.by_seed.items()]).astype({"equal to": float})
 
     # Results
 
@@ -229,15 +225,13 @@ class Study:
         return rows
 
     def means(self, index: str, measure: str, **where: Any) -> pd.DataFrame:
-        """A measure at the end of training, mean over domains and seeds: rows are values of the column `index`, columns
-        names."""
+        """A measure at the end of training, mean over domains and seeds, by the column `index` and the name."""
         return self.rows(measure, **where).pivot_table(index=index, columns="name", values="value")
 
-    def losses(self, length: int | None = None) -> pd.Series:
-        """Nats a token by name, lowest first: mean over held-out domains, then over seeds, at the training length or
-        another."""
-        rows = self.rows("nll", variant="", **({} if length is None else {"length": length}))
-        rows = rows[rows["length"] == rows["train_length"]] if length is None else rows
+    def losses(self, length: int = 0) -> pd.Series:
+        """Nats a token by name, lowest first: mean over held-out domains and seeds, at the training length or another."""
+        rows = self.rows("nll", variant="")
+        rows = rows[rows["length"] == (length or rows["train_length"])]
         return rows.groupby("name")["value"].mean().sort_values()
 
     def summary(self, **where: Any) -> pd.DataFrame:
@@ -272,8 +266,8 @@ class Study:
         return rows[(rows["measure"] == measure) & rows["step"].notna()].groupby("step")["value"].mean()
 
     def curves(self, *models: Model | str, measure: str = "nll") -> pd.DataFrame:
-        """A measure in training (`nll`: light held-out losses; `train_loss`), mean over domains and seeds: rows are
-        optimiser steps, columns the models' names."""
+        """A measure in training (`nll`: light held-out losses; `train_loss`), mean over domains and seeds, by optimiser
+        step and name."""
         rows = self.table[(self.table["measure"] == measure) & self.table["step"].notna()]
         found = {}
         for model in map(self._model, models):
@@ -300,8 +294,7 @@ class Study:
 
     def windows(self, model: Model | str, length: int = 0, variant: str = "", positions: tuple[int, int] | None = None,
                 seeds: Sequence[int] = (), domains: Sequence[str] = ()) -> Windows:
-        """Mean loss of each window (nats a token), one array `[S, N]` a domain: N windows of each of S seeds,
-        ascending.
+        """Mean loss of each window (nats a token), one array `[S, N]` a domain: N windows of each of S seeds.
 
         length: evaluation length in tokens, the training length by default. positions: only tokens from the first to
         before the second, which must be edges of bins. seeds, domains: all of them by default.
@@ -354,8 +347,7 @@ class Study:
         return mean_interval(self.differences(model, other, **where))
 
     def growths(self, model: Model | str, length: int, variant: str = "", seeds: Sequence[int] = ()) -> Windows:
-        """Loss at `length`, with `variant`, minus that at the training length on the same tokens, in each window of
-        `length` tokens."""
+        """Loss of each window of `length` tokens, with `variant`, minus that at the training length on these tokens."""
         model = self._model(model)
         require(length % model.length == 0, "length", length, f"a multiple of the training length {model.length}")
         return longer_minus(self.windows(model, length, variant, seeds=seeds), self.windows(model, seeds=seeds),

@@ -44,18 +44,13 @@ class Interval:
     def shifted(self, by: float) -> Interval:
         return replace(self, estimate=self.estimate + by, low=self.low + by, high=self.high + by)
 
-    def text(self, digits: int = 3, scale: float = 1.0) -> str:
-        low, high = sorted((self.low * scale, self.high * scale))
-        return (f"{self.estimate * scale:z.{digits}f} ({100 * LEVEL:.0f} % interval {low:z.{digits}f} to "
-                f"{high:z.{digits}f})")
+    def text(self, digits: int = 3) -> str:
+        estimate, low, high = (f"{end:z.{digits}f}" for end in (self.estimate, self.low, self.high))
+        return f"{estimate} ({100 * LEVEL:.0f} % interval {low} to {high})"
 
-    def sign(self, margin: float = 0.0) -> str:
-        """`above` or `below`: the whole interval lies beyond the margin; `within`: inside it; else `undecided`."""
-        if self.low > margin:
-            return "above"
-        if self.high < -margin:
-            return "below"
-        return "within" if -margin <= self.low and self.high <= margin and margin > 0 else "undecided"
+    def sign(self) -> str:
+        """`above` or `below`, where the whole interval lies on that side of zero; else `undecided`."""
+        return "above" if self.low > 0 else "below" if self.high < 0 else "undecided"
 
 
 def quantile(df: float) -> float:
@@ -75,8 +70,7 @@ def mean_interval(strata: Sequence[np.ndarray]) -> Interval:
     strata: one array of window differences a held-out domain, for instance: `[N]` of one seed or `[S, N]` of S seeds
     that have the same windows, N >= 2. The variance of the mean is that of the windows, and from `ENOUGH_SEEDS` seeds
     on that of the seeds besides, all strata together. The quantile is Student's with Satterthwaite's degrees of
-    freedom: with three seeds the normal one would claim too much. Of three seeds the interval covers 92 to 95 %. Raises
-    `SuiteError` where a value is not finite or the strata have different numbers of seeds.
+    freedom: with three seeds the normal one would claim too much. Of three seeds the interval covers 92 to 95 %.
     """
     tables = [np.atleast_2d(np.asarray(s, dtype=float)) for s in strata]
     shapes, seeds = [t.shape for t in tables], len(tables[0])
@@ -166,8 +160,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def corrected_signs(table: pd.DataFrame) -> list[str]:
     """`below`, `above` or `undecided` for each row of a table of intervals, with Holm's correction for their number."""
     found = [Interval(row.estimate, row.low, row.high, 0, df=row.df) for row in table.itertuples()]
-    return [own.sign() if p < 1 - LEVEL else "undecided"
-            for own, p in zip(found, holm([own.p() for own in found]), strict=True)]
+    adjusted = holm([own.p() for own in found])
+    return [own.sign() if p < 1 - LEVEL else "undecided" for own, p in zip(found, adjusted, strict=True)]
 
 
 def correlation(x: Sequence[float], y: Sequence[float], what_x: str, what_y: str) -> str:

@@ -49,8 +49,8 @@ def overview(study: Study, lengths: Sequence[int]) -> pd.DataFrame:
 
 
 def by_domain(study: Study, reference: Model) -> pd.DataFrame:
-    """`Study.against` by held-out domain: rows are models, best mean first; a cell is the estimate and whether it stays
-    apart from zero when corrected by Holm over the patterns of its domain."""
+    """`Study.against` by held-out domain: rows are models, best mean first; a cell is the estimate and whether it is
+    told from zero, corrected by Holm over the patterns of its domain."""
     tables = {domain: study.against(reference, domains=[domain]) for domain in study.database.corpus.domains}
     cells = pd.DataFrame({domain: pd.Series([(estimate, sign != "undecided") for estimate, sign
                                              in zip(own["estimate"], corrected_signs(own), strict=True)], own.index)

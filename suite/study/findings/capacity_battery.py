@@ -18,8 +18,7 @@ ALIKE = {("blimp", "accuracy"): ("blimp", "blimp-offline"), ("lambada", "top1_ac
 
 
 def battery_table(study: Study) -> pd.DataFrame:
-    """Accuracy of each model at each task (`group`), with its interval over items (and seeds, from three on) and
-    chance."""
+    """Accuracy of each model at each task (`group`), with its interval over items (and seeds), and chance."""
     rows = []
     for model in [model for model in study.language_models if model.asked("battery")]:
         found = at_end(study.metrics(model.jobs[0]), "accuracy")
@@ -31,8 +30,7 @@ def battery_table(study: Study) -> pd.DataFrame:
 
 
 def in_context(study: Study) -> pd.DataFrame:
-    """In-context score by model (nats a token; below 0 the loss late in the context is lower than early in it), best
-    first, with its interval over windows (and seeds)."""
+    """In-context score by model, nats a token: loss late in the context minus early in it; best first."""
     scores = {model.name: study.arrays(model.jobs, "battery", "in_context").astype(float)              # (S, windows)
               for model in study.language_models if model.asked("battery")}
     domains = len(study.database.corpus.domains)
@@ -48,8 +46,7 @@ def ladder(battery: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_distance(study: Study) -> pd.DataFrame:
-    """Accuracy on trained tasks by the distance to the answer, tokens (first of the octave), with intervals: one row a
-    model and distance (`bin`), the task as `group`."""
+    """Accuracy on trained tasks (`group`) by the distance to the answer in tokens (`bin`, the first of an octave)."""
     rows = []
     for model in [model for model in study.models if not model.text]:
         splits = at_end(study.metrics(model.jobs[0]), "accuracy")["split"]
@@ -76,8 +73,7 @@ def lambada_table() -> pd.DataFrame:
 
 
 def ramp_against_fixed(study: Study) -> pd.DataFrame:
-    """Accuracy of the ramp minus that of fixed rungs by task: published (W = 12, means over seeds), and ours, paired by
-    item."""
+    """Accuracy of the ramp minus that of fixed rungs by task: published (W = 12, means over seeds), and ours."""
     table = published.read("battery").query("window == 12")
     theirs = table.pivot_table(index=["task", "metric"], columns="series", values="value")
     rows = []

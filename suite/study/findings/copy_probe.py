@@ -1,7 +1,4 @@
-"""Notebook 2, the marked copy probe: every cell with its interval, with and without a blur, beside the published cells.
-
-A cell is one model, one seed and one of the two distances that it was trained to copy from.
-"""
+"""Notebook 2, the marked copy probe. A cell is one model, one seed and one of the two distances that it copies from."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ def models(study: Study, distances: Sequence[int]) -> list[Model]:
 
 
 def cells(study: Study, distances: Sequence[int]) -> pd.DataFrame:
-    """One row a cell at these distances: accuracy with its interval over sequences, and whether some layer has a rung
-    within one token of the distance."""
+    """One row a cell at these distances: accuracy with its interval over sequences, and whether a rung is there."""
     rows = []
     for model, seed, job in [(model, *own) for model in models(study, distances) for own in model.by_seed.items()]:
         alphas = comparisons.alphas(study, job) if model.labels.start else [1.0]
@@ -69,14 +65,12 @@ def grid(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def outcomes(table: pd.DataFrame) -> pd.DataFrame:
-    """By series and rate of theta: how many models have a rung at one of their distances, how many cells are found, and
-    the best cell with its interval."""
+    """By series and rate of theta: models with a rung at one of their distances, cells found, and the best cell."""
     rows = []
     for (series, rate), group in table.groupby(["series", "theta rate"], dropna=False, sort=False):
         there, best = group.groupby(["depth", "seed"])["rung there"].any(), group.loc[group["accuracy"].idxmax()]
-        rows.append({"series": series, "theta rate": rate, "models": len(there), "with a rung there": int(there.sum()),
-                     "cells": len(group), "found": int((group["accuracy"] > FOUND).sum()),
-                     "best cell": best["accuracy"], "low": best["low"], "high": best["high"]})
+        rows.append((series, rate, len(there), int(there.sum()), len(group), int((group["accuracy"] > FOUND).sum()),
+                     *best[["accuracy", "low", "high"]]))
     columns = ["series", "theta rate", "models", "with a rung there", "cells", "found", "best cell", "low", "high"]
     return pd.DataFrame(rows, columns=columns).set_index("series")
 

@@ -44,8 +44,7 @@ def say_source(rows: Sequence[Row]) -> str:
 
 
 def errors(setting: cases.Setting, T: int) -> pd.Series:
-    """Largest error of output and gradients (of q, k, v) against the float64 reference, over its largest number, by way
-    to attend."""
+    """By way to attend, the largest error of output and gradients against the float64 reference over its maximum."""
     def results(name: str) -> list[torch.Tensor]:
         x = cases.Tensors.random(setting, T, grad=True)
         out = cases.attention(name, setting, T, grad=True).attend(x)
@@ -87,8 +86,7 @@ def faster(row: Row) -> str:
 
 
 def say_times(rows: Sequence[Row]) -> str:
-    """The suite's backend beside the other ways at the longest length, and the shortest length from which on it is
-    faster than dense attention in three rounds of four."""
+    """The suite's backend beside the other ways at the longest length, and from which length on it beats dense."""
     own = select(rows, "time", backend=tables.own_backend(rows), pass_=BOTH)
     longest = max(row.length for row in own)
     parts = [f"{faster(row)} than {NAMES[row.against]}" for row in own if row.length == longest]

@@ -58,8 +58,8 @@ def moves(study: Study, models: Sequence[Model]) -> pd.DataFrame:
 
 
 def landscape(study: Study, model: Model) -> pd.DataFrame:
-    """Loss with one layer's alpha at another value, minus the loss as learned (nats a token, mean over seeds): rows are
-    alphas, columns layers."""
+    """Loss with one layer's alpha at another value minus the loss as learned (nats a token, mean over seeds), by alpha
+    and layer."""
     changes, variants = comparisons.landscape(study, model)                                     # (S, L, A, windows)
     values = [float(variant.removeprefix("alpha=")) for variant in variants]
     return pd.DataFrame(changes.mean(axis=(0, 3)).T, index=pd.Index(values, name="alpha")).rename_axis(columns="layer")

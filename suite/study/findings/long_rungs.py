@@ -20,8 +20,7 @@ PAPER_TOKENS = TrainConfig().tokens             # of one of the paper's runs: 42
 
 
 def compared(study: Study) -> list[str]:
-    """The series that have losses by distance to the evidence, which are the whole runs beside the local window; dense
-    last."""
+    """The series that have losses by distance to the evidence (whole runs beside the local window); dense last."""
     names = dict.fromkeys(model.labels.series for model in study.language_models if model.asked("recurrence"))
     return sorted((name for name in names if name != LOCAL), key=lambda name: name == "Dense")
 
@@ -33,8 +32,7 @@ def swept(study: Study) -> list[str]:
 
 
 def stacks(study: Study, length: int) -> dict[str, Pattern]:
-    """Patterns by series at one training length, if their distances are the same for every query; the local window
-    first."""
+    """Patterns of one training length whose distances are the same for every query, by series; local window first."""
     models = {model.labels.series: model for model in study.language_models
               if model.length == length and model.labels.role != "baseline"}
     return {name: models[name].pattern for name in sorted(models, key=lambda name: name != LOCAL)
@@ -42,10 +40,7 @@ def stacks(study: Study, length: int) -> dict[str, Pattern]:
 
 
 def logged(study: Study, pair: Pair) -> pd.DataFrame:
-    """Difference in the held-out losses that runs log on their way: index tokens, a column a seed.
-
-    Of a few windows and in the middle of a run's own schedule, so that they say less than runs that end there.
-    """
+    """Difference in the held-out losses that runs log on their way, of few windows: index tokens, a column a seed."""
     train = pair[0].run.train
     table = pd.DataFrame({f"seed {job.run.train.seed}": study.curve(job, "nll") - study.curve(local, "nll")
                           for job, local in study.paired(*pair)})
@@ -80,10 +75,7 @@ def by_domain(study: Study, names: Sequence[str], length: int) -> pd.DataFrame:
 
 
 def by_evidence(study: Study, series: str, length: int, kind: str = "recurrence") -> pd.DataFrame:
-    """The difference in each bin of distance to the evidence, all text together, and the bin's share of the tokens.
-
-    kind: of `suite.evals.recurrence.KINDS`. Bins without a token are left out.
-    """
+    """`recurrence_difference` in each bin that has tokens, and the bin's share of all tokens."""
     pair = with_recurrence(study, series, length)
     edges, job = recurrence_edges(study, pair[0]), pair[0].jobs[0]
     names = [f"{first}-{end - 1}" for first, end in zip(edges, [*edges[1:], length], strict=True)] + ["first time"]
@@ -120,7 +112,7 @@ def published_gain() -> pd.DataFrame:
 
 def answer(study: Study, series: str, share: float, length: int) -> pd.DataFrame:
     """Where a series is better and where worse than the local window: a row an axis, corrected by Holm over all
-    comparisons of the table. share: of a whole run's tokens, in the comparison of lengths."""
+    comparisons. share: of a whole run's tokens, in the comparison of lengths."""
     tables = {"training tokens": by_tokens(study, series, length).rename(short),
               "training length": by_length(study, series, share),
               "text": by_domain(study, [series], length).set_index("group"),

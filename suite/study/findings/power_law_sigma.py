@@ -11,7 +11,7 @@ from lib.patterns import Pattern, build
 from suite.plan.cost import training_flops
 from suite.study import graph
 from suite.study.comparisons import compute_share
-from suite.study.frames import Model, Study, row
+from suite.study.frames import Model, Study, as_table
 
 POWER_LAW, DRAWS = "Power law", "Power law, draws"      # exact budgets; the document's own draws with replacement
 
@@ -80,19 +80,17 @@ def levels(study: Study) -> dict[str, float]:
 
 
 def modes_table(study: Study) -> pd.DataFrame:
-    """Loss of the document's draws minus that of the exact budget, with intervals; the draws that give the budget, and
-    the pairs that both realise."""
-    rows = []
-    for model in [model for model in study.language_models if model.labels.series == DRAWS]:
-        exact = study.model(POWER_LAW, sigma=model.labels.sigma, budget=model.labels.budget)
-        rows.append(row(study.difference(model, exact), name=model.name, draws=model.pattern.draws,
-                        **{"pairs, draws": model.pairs, "pairs, budget": exact.pairs}))
-    return pd.DataFrame(rows).drop(columns="df").set_index("name") if rows else pd.DataFrame()
+    """Loss of the document's draws minus that of the exact budget, the draws that give it, and the pairs of both."""
+    pairs = [(model, study.model(POWER_LAW, sigma=model.labels.sigma, budget=model.labels.budget))
+             for model in study.language_models if model.labels.series == DRAWS]
+    table = as_table({model.name: study.difference(model, exact) for model, exact in pairs}).drop(columns="df")
+    return table.assign(draws=[model.pattern.draws for model, _ in pairs],
+                        **{"pairs, draws": [model.pairs for model, _ in pairs],
+                           "pairs, budget": [exact.pairs for _, exact in pairs]})
 
 
 def curves_over(study: Study, a_step: Callable[[Model], float]) -> pd.DataFrame:
-    """Training loss of every language model (mean over seeds) over `a_step` units a step: rows are units, columns
-    models."""
+    """Training loss of every language model (mean over seeds) over `a_step` units a step, by units and model."""
     curves = study.curves(*study.language_models, measure="train_loss")
     columns = [(curves[model.name].dropna(), a_step(model)) for model in study.language_models]
     return pd.concat([curve.set_axis(curve.index * step) for curve, step in columns], axis=1).sort_index()

@@ -19,10 +19,8 @@ TOKENS_A_STEP = 32_768          # of the published runs
 
 
 def stack_table(patterns: Mapping[str, Pattern], length: int) -> pd.DataFrame:
-    """Distinct distances below `length` tokens: of one layer (mean), of the stack, and of sums of two of the stack's.
-
-    Learned distances depend on the training and are left out.
-    """
+    """Distinct distances below `length` tokens of one layer (mean), of the stack, and of sums of two of the stack's;
+    without those that are learned."""
     rows = []
     for name, pattern in patterns.items():
         if not pattern.learned:
@@ -44,18 +42,15 @@ def beside_published(study: Study, window: int) -> pd.DataFrame:
     table = published.read("perplexity").query(f"window == {published.window(window)} and seed == 42")
     logs = table.pivot_table(index="series", columns="dataset", values="nll")
     theirs = np.exp(logs.mean(axis=1)).sort_values()
+
+    def ours(series: str) -> dict[str, Any]:
+        if series == FIXED or not study.has(series, FIXED):
+            return {}
+        fixed = study.model(FIXED, window=window)
+        return per_cent(study.difference(study.partner(fixed, series), fixed))
     rows = [{"series": series, "published perplexity": theirs[series],
-             "published, %": 100 * (theirs[series] / theirs[FIXED] - 1), **against_fixed(study, series, window)}
-            for series in theirs.index]
+             "published, %": 100 * (theirs[series] / theirs[FIXED] - 1), **ours(series)} for series in theirs.index]
     return pd.DataFrame(rows).set_index("series")
-
-
-def against_fixed(study: Study, series: str, window: int) -> dict[str, Any]:
-    """Our perplexity of a series against that of fixed rungs; nothing where one of them is not trained."""
-    if series == FIXED or not study.has(series, FIXED):
-        return {}
-    fixed = study.model(FIXED, window=window)
-    return per_cent(study.difference(study.partner(fixed, series), fixed))
 
 
 def relative_curves(study: Study, window: int) -> dict[str, pd.DataFrame]:
