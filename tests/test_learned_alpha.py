@@ -12,7 +12,7 @@ from claim_results import ITEMS, ClaimDatabase
 from plans import loaded, planned
 
 from lib.config import TrainConfig
-from suite.study.findings import copy_probe, learned_alpha
+from suite.study.findings import learned_alpha
 from suite.study.frames import Study
 from suite.study.stats import wilson
 
@@ -73,39 +73,39 @@ def test_when_theta_travels_further_then_alpha_comes_closer_to_the_ramps_ends():
 
 
 def test_when_cells_are_read_then_each_has_its_interval_and_whether_a_rung_is_there(landed):
-    cells = copy_probe.cells(landed, BETWEEN)
+    cells = learned_alpha.cells(landed, BETWEEN)
     assert len(cells) == 8 and set(cells["start"].dropna()) == {"one", "ramp"}
     row = cells[(cells["series"] == BLUR) & (cells["distance"] == 48)].iloc[0]
     right = wilson(54, ITEMS)                             # a sequence counts once, whatever it asks
     assert (row["accuracy"], row["low"], row["high"]) == (0.9, pytest.approx(right.low), pytest.approx(right.high))
     assert row["rung there"] and row["blur"] and (row["theta rate"], row["place"]) == (10, 0)
     assert cells[cells["start"] == "one"]["rung there"].sum() == 1
-    on = copy_probe.cells(landed, (55, 89))
+    on = learned_alpha.cells(landed, (55, 89))
     assert len(on) == 6 and on[on["start"] != "ramp"]["rung there"].all()
-    assert copy_probe.grid(cells).loc[f"{BLUR}, rate x10, depth 2, seed 0"].tolist() == [0.9, 0.9]
+    assert learned_alpha.grid(cells).loc[f"{BLUR}, rate x10, depth 2, seed 0"].tolist() == [0.9, 0.9]
 
 
 def test_when_cells_are_found_then_the_outcomes_count_them_and_the_models_with_a_rung_there(landed):
-    table = copy_probe.outcomes(copy_probe.cells(landed, BETWEEN))
+    table = learned_alpha.outcomes(learned_alpha.cells(landed, BETWEEN))
     counted = ["theta rate", "models", "with a rung there", "cells", "found", "best cell"]
     assert table.loc[BLUR, counted].tolist() == [10, 1, 1, 2, 2, 0.9]
     assert table.loc["Fibonacci, learned", counted].tolist() == [1, 1, 0, 2, 0, 0.2]
-    published = copy_probe.outcomes(copy_probe.published_cells())
+    published = learned_alpha.outcomes(learned_alpha.published_cells())
     assert published["cells"].tolist() == [12, 12] and published["found"].tolist() == [1, 4]
-    assert copy_probe.outcomes(copy_probe.cells(landed, (1, 2))).empty
+    assert learned_alpha.outcomes(learned_alpha.cells(landed, (1, 2))).empty
 
 
 def test_when_ours_are_beside_the_published_then_cells_meet_by_depth_start_and_seed(landed):
-    wide = copy_probe.beside_published(copy_probe.cells(landed, BETWEEN))
+    wide = learned_alpha.beside_published(learned_alpha.cells(landed, BETWEEN))
     assert [wide.loc[(2, "one", 0, place), "published, blur"] for place in (0, 1)] == [0.748, 0.463]
     assert wide.loc[(2, "one", 0, 0), "here, blur, rate x10"] == 0.9
     assert wide.loc[(2, "ramp", 0, 0), "here, no blur, rate x1"] == 0.2 and len(wide) == 4
-    assert len(copy_probe.beside_published(copy_probe.cells(landed, (1, 2)))) == 24
+    assert len(learned_alpha.beside_published(learned_alpha.cells(landed, (1, 2)))) == 24
 
 
 def test_when_published_cells_are_read_then_rungs_are_those_of_the_files_alphas():
-    cells = copy_probe.published_cells()
+    cells = learned_alpha.published_cells()
     uniform = cells.query("depth == 2 and start == 'one'").set_index(["seed", "place"])
     assert uniform["accuracy"].tolist() == [0.748, 0.463, 0.003, 0.0]                  # audit row 8
     assert uniform.loc[(0, 1), "distance"] == 350 and uniform.loc[(0, 1), "rung there"]     # 0.928 x 377
-    assert len(cells) == 24 and copy_probe.grid(cells).shape == (12, 2)
+    assert len(cells) == 24 and learned_alpha.grid(cells).shape == (12, 2)

@@ -47,10 +47,7 @@ def compute_share(model: Model, other: Model) -> float:
 
 
 def at_equal_compute(study: Study, model: Model, other: Model) -> Interval:
-    """Loss of `model` minus that of `other` stopped, on its own curve of training, where it has computed as much.
-
-    Raises `NotTested` where `model` computes more.
-    """
+    """Loss of `model` minus that of `other` stopped, on its own curve of training, where it has computed as much."""
     share = compute_share(model, other)
     if share > 1:
         raise NotTested(f"{model.name} computes more than {other.name}")
@@ -144,7 +141,7 @@ def items(study: Study, jobs: Sequence[Job], task: str) -> np.ndarray:
 
 
 def sequences(study: Study, jobs: Sequence[Job], split: str) -> np.ndarray:
-    """Share of right answers of each sequence that asks for some, `[S, N]`, of models trained on the task."""
+    """Share of right answers of each sequence that asks for some, `[S, N]`: answers of one depend on one another."""
     def shares(job: Job) -> np.ndarray:
         name = f"{split}.{job.run.train.length}"
         right, count = (study.array(job, "task", f"{kind}.{name}") for kind in ("correct", "count"))
@@ -159,10 +156,7 @@ def task_difference(study: Study, model: Model, other: Model, task: str,
 
 
 def task_table(study: Study) -> pd.DataFrame:
-    """Accuracy of the models trained on a task (`group`), with its interval over sequences (and seeds), and chance.
-
-    Answers of one sequence depend on one another, so that a sequence counts once.
-    """
+    """Accuracy of the models trained on a task (`group`), with its interval over sequences (and seeds), and chance."""
     rows = []
     for model in [model for model in study.models if not model.text and model.asked("task")]:
         task, window = model.labels.task, f", W={model.labels.window}" if model.labels.window else ""

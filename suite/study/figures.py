@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -39,28 +38,26 @@ ROLES = {"model": ("proposal", BLUE), "control": ("control", GREY), "neighbour":
          "baseline": ("dense", BLACK)}
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     color: str
     marker: str = "o"
-    dash: Any = "-"
+    dash: str = "-"
 
 
 # The longest beginning of a series' name that stands here decides.
-LOOKS = {
-    "Dense": Look(BLACK, "s"), "Dense, ALiBi": Look(BLACK, "^", "--"), "Dense, no positions": Look(BLACK, "v", ":"),
-    "Dense, rope=interpolation": Look(BROWN, "v", "--"), "Dense, rope=ntk": Look("#b8945a", "D", ":"),
-    "Dense, rope=yarn": Look("#5c4327", "^", "-."), "Dense, mask=window": Look(GREY, "D", "--"),
-    "Dense, mask=sinks": Look(LIGHT, "P", ":"), "Local window": Look(GREY, "D"), "Fixed stride": Look(LIGHT, "*", "-."),
-    "Random offsets": Look(LIGHT, "X", "--"), "Random keys": Look(LIGHT, "P", ":"),
-    "Fibonacci, fixed": Look(SKY), "Fibonacci, linear ramp": Look(BLUE), "Fibonacci, learned": Look(GREEN, "P"),
-    "Fibonacci, coprime ramp": Look(NAVY, "^", "--"), "Fibonacci, permuted ramp": Look(NAVY, "P", ":"),
-    "Fibonacci, descending ramp": Look(BLUE, "v", "--"), "Fibonacci, learned from the ramp": Look(TEAL, "X", "--"),
-    "Powers of two": Look(AMBER, "s", "--"), "Matched powers of two": Look(AMBER, "D", ":"),
-    "Power law": Look(VERMILION), "Christoffel": Look(PURPLE),
-    "SDPA with a mask": Look(GREY, "D", "--"), "Materialised gather": Look(VERMILION, "v", ":"), "": Look(BROWN),
-    "FlexAttention": Look(PURPLE, "P", "-."), "Suite: torch": Look(SKY, "o", "--"), "Suite: compiled": Look(BLUE),
-}
+LOOKS = {name: Look(*look) for name, look in {
+    "Dense": (BLACK, "s"), "Dense, ALiBi": (BLACK, "^", "--"), "Dense, no positions": (BLACK, "v", ":"),
+    "Dense, rope=interpolation": (BROWN, "v", "--"), "Dense, rope=ntk": ("#b8945a", "D", ":"),
+    "Dense, rope=yarn": ("#5c4327", "^", "-."), "Dense, mask=window": (GREY, "D", "--"),
+    "Dense, mask=sinks": (LIGHT, "P", ":"), "Local window": (GREY, "D"), "Random offsets": (LIGHT, "X", "--"),
+    "Random keys": (LIGHT, "P", ":"), "Fixed stride": (LIGHT, "*", "-."), "Fibonacci, fixed": (SKY,),
+    "Fibonacci, linear ramp": (BLUE,), "Fibonacci, coprime ramp": (NAVY, "^", "--"),
+    "Fibonacci, descending ramp": (BLUE, "v", "--"), "Fibonacci, permuted ramp": (NAVY, "P", ":"),
+    "Fibonacci, learned": (GREEN, "P"), "Fibonacci, learned from the ramp": (TEAL, "X", "--"),
+    "Powers of two": (AMBER, "s", "--"), "Matched powers of two": (AMBER, "D", ":"), "Power law": (VERMILION,),
+    "Christoffel": (PURPLE,), "SDPA with a mask": (GREY, "D", "--"), "Materialised gather": (VERMILION, "v", ":"),
+    "FlexAttention": (PURPLE, "P", "-."), "Suite: torch": (SKY, "o", "--"), "Suite: compiled": (BLUE,), "": (BROWN,),
+}.items()}
 SHADES = {"Power law": ("#f4a582", VERMILION, "#8a3d00", "#e8762c", "#5c2900", "#f9c6ae"),
           "Christoffel": (PURPLE, "#7a3f60", "#e3aecb", "#54243f")}
 OTHERS = (BROWN, "#b8945a", "#5c4327", "#d0b892")      # series without a look of their own
@@ -132,8 +129,7 @@ def lines(tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, x: str, y: str, 
           markers: bool = True, levels: Mapping[str, float] | None = None) -> Figure:
     """One line a column of a table over its index; several tables (by title) are panels with one y axis.
 
-    mark: a vertical line with words. zero: a line at y = 0. ticks: the ticks of the x axis. levels: horizontal lines by
-    the name that the legend gives them.
+    mark: a vertical line with words. zero: a line at y = 0. ticks: of the x axis. levels: horizontal lines by name.
     """
     tables = tables if isinstance(tables, Mapping) else {title: tables}
     shown = looks(dict.fromkeys(name for table in tables.values() for name in table.columns))
@@ -193,12 +189,9 @@ def legend(fig: Figure, grid: Sequence[Axes]) -> None:
 @drawn
 def intervals(tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, x: str, zero: bool = False, columns: int = 3,
               limit: float = 0.0) -> Figure:
-    """Estimates with their intervals, a name a row, the first on top: columns `estimate`, `low` and `high` (without the
-    last two, points alone) by name; in panels by the column `group`, or a table a panel.
-
-    A column `chance` is a dotted line, zero a line at 0. limit: how many times its median end a panel shows; an
-    estimate beyond is written at the edge.
-    """
+    """Estimates (columns `estimate`, and `low` and `high` if known), a name a row, the first on top; in panels by the
+    column `group`, or a table a panel. A column `chance` is a dotted line, zero a line at 0. limit: how many times its
+    median end a panel shows; an estimate beyond is written at the edge."""
     if isinstance(tables, pd.DataFrame):
         tables = dict(list(tables.groupby("group", sort=False))) if "group" in tables else {"": tables}
     shown = looks(dict.fromkeys(name for table in tables.values() for name in table.index))
@@ -233,8 +226,7 @@ def interval_lines(tables: pd.DataFrame | Mapping[str, Any], *, x: str, y: str, 
     """Estimates with their intervals over bins at equal distances, a line a name, side by side within a bin.
 
     tables: a table a name with the bins as its index, or such tables by panel, or one of all with the names as its
-    index and columns `bin` and `group` (the panel). chance: a dotted line. zero: a line at 0. places: words at places
-    between the bins.
+    index and columns `bin` and `group` (the panel). chance, zero: lines. places: words at places between the bins.
     """
     if isinstance(tables, Mapping):
         nested = tables if isinstance(next(iter(tables.values())), Mapping) else {"": tables}
@@ -277,10 +269,8 @@ def _spread(table: pd.DataFrame) -> list[pd.Series]:
 @drawn
 def against_pairs(tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, y: str = "perplexity",
                   title: str = "") -> Figure:
-    """Each model's `mean` against its attended `pairs` (log scale), named in a legend from best to worst.
-
-    Several tables (by title) are panels below one another; a column `spread` is drawn as bars.
-    """
+    """Each model's `mean` against its attended `pairs` (log scale), with `spread` as a bar if known, named in a legend
+    from best to worst; several tables (by title) are panels below one another."""
     tables = tables if isinstance(tables, Mapping) else {title: tables}
     shown = looks(dict.fromkeys(pd.concat(tables.values()).sort_values("mean").index))
     fig, grid = panels(len(tables), 3.7)
@@ -361,10 +351,8 @@ def bars(tables: Mapping[str, pd.Series], *, x: str, y: str, columns: int = 5) -
 
 @drawn
 def dumbbells(table: pd.DataFrame, columns: Sequence[str], *, x: str) -> Figure:
-    """One row a model, the first on top: a full mark for the first column, open ones for the others, on one log axis.
-
-    `table` has a column `role` for the colours.
-    """
+    """One row a model, coloured by its `role`, the first on top: a full mark for the first column, open ones for the
+    others, on one log axis."""
     names, fills = list(table.index)[::-1], dict(zip(columns, (None, "white", "#d9d9d9"), strict=False))
     fig, axes = figure(0.9 + 0.21 * len(names))
     for at, name in enumerate(names):
@@ -411,10 +399,8 @@ def scatters(table: pd.DataFrame, y: str, *, columns: int = 3) -> Figure:
 
 @drawn
 def trend(points: pd.DataFrame, line: pd.DataFrame, curves: pd.DataFrame, *, y: str, mark: tuple[float, str]) -> Figure:
-    """Differences of whole runs with intervals, what runs logged on the way, and a fitted line with its band.
-
-    points: `tokens`, `estimate`, `low`, `high`. line: index tokens, the same three. curves: the same, a column a run.
-    """
+    """Differences of whole runs (points: `tokens` and an interval), what runs logged on the way (curves: a column a
+    run, index tokens), and a fitted line with its band (line: intervals, index tokens)."""
     fig, axes = figure(3.4)
     for name in curves:
         values = curves[name].dropna()

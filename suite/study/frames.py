@@ -92,10 +92,8 @@ class Study:
 
     @cached_property
     def models(self) -> list[Model]:
-        """All models, in the order of the plan; those of synthetic tasks too, one for each task and its parameters.
-
-        A model's name is its series, and what tells it from others of the same series.
-        """
+        """All models in the order of the plan, each named by its series and what tells it from others of the series;
+        those of synthetic tasks too, one for each task and its parameters."""
         windows: dict[str, set[int | None]] = {}
         for job in self.jobs:
             windows.setdefault(job.labels.series, set()).add(job.labels.window)
@@ -118,10 +116,8 @@ class Study:
 
     def find(self, series: str = "", *, text: bool = True, **labels: Any) -> list[Model]:
         """The models with these labels (fields of `Labels`), of one series or of all; of tasks with `text=False`.
-
-        Where models of a series differ in labels that are not asked for, those without any are meant; all, if none is
-        without. Raises `NotTested` where there is no such model.
-        """
+        Raises `NotTested` where there is none. Where models of a series differ in labels that are not asked for, those
+        without any are meant; all, if none is without."""
         rows = [model for model in self.models if model.text == text and self._is(model, series)
                 and all(getattr(model.labels, name) == value for name, value in labels.items())]
         if set(labels) <= {"window"}:
@@ -229,7 +225,7 @@ class Study:
         return self.rows(measure, **where).pivot_table(index=index, columns="name", values="value")
 
     def losses(self, length: int = 0) -> pd.Series:
-        """Nats a token by name, lowest first: mean over held-out domains and seeds, at the training length or another."""
+        """Nats a token by name, lowest first: mean over domains and seeds, at the training length or another."""
         rows = self.rows("nll", variant="")
         rows = rows[rows["length"] == (length or rows["train_length"])]
         return rows.groupby("name")["value"].mean().sort_values()

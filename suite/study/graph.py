@@ -22,8 +22,7 @@ DENSE_SPECTRUM = 512        # up to this many tokens all eigenvalues are compute
 
 
 def edges(pattern: Pattern, layer: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Queries and keys `(i, j)` of a layer, int64 each, by query, then key; a pair that several heads have counts
-    once."""
+    """Queries and keys `(i, j)` of a layer, int64 each, by query, then key; a pair of several heads counts once."""
     return expand(pattern.plan(layer, length), length, pattern.heads).any(axis=0).nonzero()
 
 
@@ -48,10 +47,9 @@ def stack_distances(pattern: Pattern, length: int) -> tuple[int, ...]:
 
 
 def reachable_distances(steps: Sequence[Iterable[int]], limit: int) -> np.ndarray:
-    """Which distances `0 <= d < limit` are sums of one distance from each of the first n sets: Boolean, a row for each
-    n.
+    """Which distances `0 <= d < limit` are sums of one distance from each of the first n sets: Boolean, row n for n.
 
-    Row 0 is distance 0 alone. Exact, on a text without an end; the sets hold distances >= 0 (0 is the query itself).
+    Exact, on a text without an end; the sets hold distances >= 0 (0 is the query itself).
     """
     rows = [np.arange(limit) == 0]
     for step in steps:
@@ -74,11 +72,8 @@ def residues(distances: Iterable[int], modulus: int) -> np.ndarray:
 
 
 def reach_by_depth(pattern: Pattern, length: int, depth: int | None = None) -> np.ndarray:
-    """Share of (query, token) pairs that 1, 2, … `depth` layers connect, float64 `[depth]` (default: all layers).
-
-    Counts pairs j <= i of a causal pattern, all pairs of a bidirectional one. Layers are used in order, then from the
-    first.
-    """
+    """Share of (query, token) pairs (j <= i of a causal pattern) that 1, 2, … `depth` layers connect, float64
+    `[depth]`; default: all layers. Layers are used in order, then from the first."""
     pairs = length * (length + 1) // 2 if pattern.causal else length ** 2
     reach, shares = np.eye(length, dtype=np.float32), []                     # (T, T): row i is what query i reaches
     for n in range(depth or pattern.layers):

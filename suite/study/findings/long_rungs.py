@@ -60,11 +60,11 @@ def extrapolation(trends: Mapping[str, Trend | None], tokens: int = PAPER_TOKENS
     rows = []
     for name, trend in [(name, trend) for name, trend in trends.items() if trend is not None]:
         longest, there = trend.tokens.max(), trend.extrapolated(tokens)
-        rows.append({"series": name, "pairs of runs": len(trend.tokens),
-                     "doublings seen": np.log2(longest / trend.tokens.min()),
-                     "doublings beyond": max(0.0, np.log2(tokens / longest)), "estimate": there.estimate,
-                     "low": there.low, "high": there.high, "zero at, tokens": trend.crossing() or np.nan})
-    return pd.DataFrame(rows)
+        rows.append((name, len(trend.tokens), np.log2(longest / trend.tokens.min()),
+                     max(0.0, np.log2(tokens / longest)), there.estimate, there.low, there.high,
+                     trend.crossing() or np.nan))
+    return pd.DataFrame(rows, columns=["series", "pairs of runs", "doublings seen", "doublings beyond",
+                                       "estimate", "low", "high", "zero at, tokens"])
 
 
 def by_domain(study: Study, names: Sequence[str], length: int) -> pd.DataFrame:
