@@ -1,15 +1,14 @@
 """Results that nobody trained: a database that answers what the experiments ask, with losses that a test chooses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 from plans import planned
 
-from lib.config import Evaluation, RunConfig, fingerprint
+from lib.config import Evaluation, fingerprint
 from suite.experiments.base import Job
 from suite.study.frames import Study
 
@@ -25,17 +24,14 @@ class MadeUpDatabase:
         self.loss, self.accuracy, self.noise = loss, accuracy, noise
         self.corpus = SimpleNamespace(domains=DOMAINS, evaluation=lambda task: None)
 
-    @staticmethod
-    def fingerprint(run: RunConfig) -> str:
-        return fingerprint(run)
+    fingerprint = staticmethod(fingerprint)
 
     @staticmethod
     def edges(length: int) -> np.ndarray:
         return np.array([*(e for e in (0, 8, 16, 32, 64) if e < length), *range(128, length, 128), length])
 
     def windows(self, job: Job, length: int, variant: str, domain: str) -> np.ndarray:
-        """Loss of each window; windows of a longer length hold the same tokens, so they are means of the shorter
-        ones'."""
+        """Loss of each window; a longer one holds the tokens of several shorter ones, and has their mean."""
         short, own = job.run.train.length, self.loss(job, length, variant)
         noise = np.random.default_rng(DOMAINS.index(domain)).normal(0, self.noise, WINDOWS)
         return own + (noise if length == short else noise.reshape(-1, length // short).mean(axis=1))
@@ -61,13 +57,15 @@ class MadeUpDatabase:
         for evaluation in job.evaluations:
             own = dict(evaluation.parameters)
             if evaluation.name == "perplexity":
-                for length in own["lengths"]:
-                    rows += self.text_rows(job, length, own.get("variant", ""))
+                for length, domain in product(own["lengths"], DOMAINS):
+                    where = domain, own.get("variant", ""), length
+                    nll = float(self.windows(job, length, where[1], domain).mean())
+                    rows += [("nll", nll, *where), ("perplexity", float(np.exp(nll)), *where)]
+                    rows += [("position_nll", nll, *where, int(edge)) for edge in self.edges(length)[:-1]]
             elif evaluation.name == "task":
-                for split in (job.run.data.source, "distance=8"):
-                    where = (split, "", job.run.train.length)
-                    values = {"accuracy": self.accuracy(job), "chance": 0.1, "count": 200.0}
-                    rows += [(measure, value, *where) for measure, value in values.items()]
+                values = {"accuracy": self.accuracy(job), "chance": 0.1, "count": 200.0}
+                rows += [(measure, value, split, "", job.run.train.length)
+                         for split in (job.run.data.source, "distance=8") for measure, value in values.items()]
             elif evaluation.name == "battery":
                 for task in set(own["tasks"]) - {"in_context"}:
                     rows += [("accuracy", self.accuracy(job), task), ("chance", 0.25, task), ("count", 200.0, task)]
@@ -81,23 +79,14 @@ class MadeUpDatabase:
         T = job.run.train.length
         for step in (10, 20):
             loss = self.loss(job, T, "") + 1 / step
-            rows += [("nll", loss, domain, "", T, None, None, step)
-                     for domain in DOMAINS if job.run.data.source == "text"]
             rows.append(("train_loss", loss, "", "", None, None, None, step))
+            rows += [("nll", loss, name, "", T, None, None, step) for name in DOMAINS if job.run.data.source == "text"]
         columns = ["measure", "value", "split", "variant", "length", "position", "layer", "step"]
         blank = [np.nan, np.nan, "", "", None, None, None, None]
         frame = pd.DataFrame([[*row, *blank[len(row):]] for row in rows], columns=columns)
         frame.insert(0, "run", fingerprint(job.run))
         frame = frame.assign(parameters=1000, run_seconds=1.0, run_tokens_per_s=1000.0, run_peak_memory_mib=100.0)
         return frame.astype(dict.fromkeys(("length", "position", "layer", "step", "parameters"), "Int64"))
-
-    def text_rows(self, job: Job, length: int, variant: str) -> list[tuple]:
-        rows = []
-        for domain in DOMAINS:
-            nll = float(self.windows(job, length, variant, domain).mean())
-            rows += [("nll", nll, domain, variant, length), ("perplexity", float(np.exp(nll)), domain, variant, length)]
-            rows += [("position_nll", nll, domain, variant, length, int(edge)) for edge in self.edges(length)[:-1]]
-        return rows
 
 
 def results(name: str, loss, **kwargs) -> Study:

@@ -1,7 +1,5 @@
 """Information flow: closed forms of small graphs, brute force, and the audit's numbers (rows 12, 22 and 24)."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from fractions import Fraction

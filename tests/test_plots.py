@@ -1,7 +1,5 @@
 """Figures: what is drawn is what the table says, what does not fit is written out, colours stay with their family."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Published numbers: read as they stand in the paper's database, and the audit's facts computed from them."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

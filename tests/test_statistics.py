@@ -1,7 +1,5 @@
 """Intervals, corrections and lines: coverage on simulated runs, closed forms, a bootstrap, and Holm by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ They were measured at 426 M training tokens of other text with another tokeniser
 the order and the size of differences can be compared with ours, the perplexities themselves cannot.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -4,8 +4,6 @@ A difference of losses alone is `Study.difference`; here stands what needs more:
 context beyond the training length, speed, alphas, accuracies, and the local window at other tokens and lengths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

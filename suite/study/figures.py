@@ -5,8 +5,6 @@ table each; pictures of patterns are in `suite.study.gallery`. Every function re
 does not know, so that a notebook shows it once: by `nb.show`.
 """
 
-from __future__ import annotations
-
 import functools
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence

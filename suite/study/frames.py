@@ -262,14 +262,10 @@ class Study:
         return rows[(rows["measure"] == measure) & rows["step"].notna()].groupby("step")["value"].mean()
 
     def curves(self, *models: Model | str, measure: str = "nll") -> pd.DataFrame:
-        """A measure in training (`nll`: light held-out losses; `train_loss`), mean over domains and seeds, by optimiser
-        step and name."""
-        rows = self.table[(self.table["measure"] == measure) & self.table["step"].notna()]
-        found = {}
-        for model in map(self._model, models):
-            runs = {self.database.fingerprint(job.run) for job in model.jobs}
-            found[model.name] = rows[rows["run"].isin(runs)].groupby("step")["value"].mean()
-        return pd.DataFrame(found)
+        """A measure in training (`nll` or `train_loss`), mean over domains and seeds, by optimiser step and name."""
+        names, rows = [self._model(model).name for model in models], self.named
+        rows = rows[(rows["measure"] == measure) & rows["step"].notna() & rows["name"].isin(names)]
+        return rows.groupby(["step", "name"])["value"].mean().unstack().reindex(columns=names)
 
     def array(self, job: Job, evaluation: str, name: str) -> np.ndarray:
         """An array of a job's evaluation, for instance `array(job, "battery", "correct.lambada")`."""

@@ -1,7 +1,5 @@
 """Pictures of patterns: masks, the distances of a stack by layer, and the gallery of everything that is discovered."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -4,8 +4,6 @@ A layer's graph has an edge from query i to key j where any head attends; a lear
 full span). Distances are `d = i - j` in tokens; T is the length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 

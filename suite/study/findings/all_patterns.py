@@ -1,7 +1,5 @@
 """Notebook 8: every pattern at equal pairs: its perplexity, cost and properties, its loss beside the local window."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Notebook 6: accuracies of the battery, by size and by distance, and the published battery."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

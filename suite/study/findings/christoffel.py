@@ -1,7 +1,5 @@
 """Notebook 5: the words as offsets, what masks reach, and the tables behind its figures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Notebook 7: measured rows as tables for its figures, and sentences about time that no claim of the ledger says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pandas as pd

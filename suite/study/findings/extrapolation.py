@@ -1,7 +1,5 @@
 """Notebook 3: what happens beyond the training length, and the published change of perplexity beside ours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

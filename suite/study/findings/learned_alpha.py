@@ -1,7 +1,5 @@
 """Notebook 2: how far alpha can move and has moved, the loss by each layer's alpha, and the marked copy probe."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping, Sequence
 

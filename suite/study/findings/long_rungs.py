@@ -1,7 +1,5 @@
 """Notebook 9: long rungs beside the local window of as many keys, by tokens, length, text, evidence and copies."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Notebook 4: the law of the edges and its graph, and the loss by sigma and by compute."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Notebook 1: distances of a stack, and the published sweep beside ours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
