@@ -34,12 +34,10 @@ class Named:
         return cls(name, freeze(parameters))
 
 
-@dataclass(frozen=True)
 class PatternSpec(Named):
     """A pattern (`lib.patterns`). Depth and heads come from the model."""
 
 
-@dataclass(frozen=True)
 class Evaluation(Named):
     """One evaluation of a finished run (`suite.evals`)."""
 

@@ -8,7 +8,6 @@ V vocabulary. `lib.training` trains it.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -23,7 +22,7 @@ from lib.patterns import Pattern
 
 
 def weight(*shape: int) -> nn.Parameter:
-    """Parameters without values, which `Transformer.initialise` draws: nothing else draws while a model is built."""
+    """A matrix without values, which `Transformer.initialise` draws: nothing else draws while a model is built."""
     return nn.Parameter(torch.empty(shape))
 
 
@@ -31,7 +30,7 @@ class Norm(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.eps = config.norm_eps
-        self.gain = weight(config.d_model)
+        self.gain = nn.Parameter(torch.ones(config.d_model))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return rms_norm(x, self.gain, self.eps)
@@ -46,7 +45,7 @@ class Attention(nn.Module):
         self.layer, self.kind = layer, pattern.learned
         self.qkv = weight((self.H + 2 * self.G) * self.D, config.d_model)
         self.out = weight(config.d_model, self.H * self.D)
-        self.theta = weight(*np.shape(pattern.thetas[layer])) if pattern.learned else None
+        self.theta = nn.Parameter(torch.tensor(pattern.thetas[layer])) if pattern.learned else None
 
     def forward(self, x: torch.Tensor, pattern: Pattern, turn: torch.Tensor | None, slopes: torch.Tensor | None,
                 backend: str, half_width: float | None = None) -> torch.Tensor:
@@ -114,7 +113,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def initialise(self, seed: int) -> None:
-        """Matrices normal with std d_model^-0.5, divided by sqrt(2L) into the residual stream; gains 1; theta as given.
+        """Matrices normal with std d_model^-0.5, divided by sqrt(2L) into the residual stream.
 
         The same seed draws the same matrices for every pattern, so that patterns are compared from one start.
         """
@@ -125,11 +124,6 @@ class Transformer(nn.Module):
                 continue
             into_residual = name.endswith(".out")
             parameter.normal_(0, std / (2 * self.config.layers) ** 0.5 if into_residual else std, generator=draws)
-        for norm in (m for m in self.modules() if isinstance(m, Norm)):
-            norm.gain.fill_(1)
-        for layer, block in enumerate(self.blocks):
-            if self.pattern.learned:
-                block.attention.theta.copy_(torch.tensor(self.pattern.thetas[layer]))
 
     def hidden(self, tokens: torch.Tensor, **how) -> torch.Tensor:
         """States after the last norm, `[B, T, d_model]`, of tokens `[B, T]`; options of `states`."""
@@ -175,13 +169,13 @@ class Transformer(nn.Module):
         """Cross-entropy of each token, `[B, T]` float32, NaN where the target is -100; options of `states`."""
         return token_losses(self.hidden(tokens, **how), self.embedding.weight, targets)
 
-    def parameter_count(self, embedding: bool = True) -> int:
-        """Number of parameters; with or without the embedding, which is also the output matrix."""
-        return sum(p.numel() for p in self.parameters()) - (0 if embedding else self.embedding.weight.numel())
+    def parameter_count(self) -> int:
+        """Number of parameters; the embedding, which is also the output matrix, counts once."""
+        return sum(p.numel() for p in self.parameters())
 
     def alphas(self) -> list[float]:
         """Learned alpha of each layer; empty where the pattern learns none."""
-        return [(0.5 + torch.sigmoid(theta)).item() for theta in self.thetas("alpha")]
+        return [self.pattern.arguments(theta, 0)["alpha"].item() for theta in self.thetas("alpha")]
 
     def spans(self) -> list[float]:
         """Learned span of each layer, mean over its heads, as a share of the window; empty where there is none."""

@@ -109,8 +109,7 @@ class Step:
         """
         mine = self.ranks.rows(len(inputs))
         inputs, targets = inputs[mine], targets[mine]
-        held = sum(x.nbytes for state in optimizer.state.values() for x in state.values()
-                   if isinstance(x, torch.Tensor))
+        held = sum(x.nbytes for state in optimizer.state.values() for x in state.values())
         copies = 3 if self.ranks.size == 1 else 4       # gradients and two moments, and what is sent
         self.at_once = rows_at_once(lambda rows: self.forward(inputs[:rows], targets[:rows]), len(inputs), self.model,
                                     held, self.device, copies)
@@ -149,18 +148,17 @@ class Step:
         inputs, targets = inputs[mine], targets[mine]
 
         def attempt() -> float:
-            self.shared, value = False, None
+            self.shared, value = False, 0.0
             parts = -(-len(inputs) // self.at_once)
             rows = zip(inputs.tensor_split(parts), targets.tensor_split(parts), strict=True)
             for number, (x, y) in enumerate(rows, 1):
                 self.shared = number == parts and self.ranks.size > 1
                 with nullcontext() if self.shared else self.apart():
-                    loss, share = self.forward(x, y), scored(y) / total
-                    loss = loss if share == 1 else loss * share
+                    loss = self.forward(x, y) * (scored(y) / total)
                     clock.lap("forward")
-                    (loss if self.ranks.size == 1 else loss * self.ranks.size).backward()      # DDP takes the mean
+                    (loss * self.ranks.size).backward()                     # DDP takes the mean
                     clock.lap("backward")
-                value = loss.detach() if value is None else value + loss.detach()
+                value = value + loss.detach()
             return value.item()
         return self.fitting(attempt, len(inputs))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -182,26 +183,20 @@ def held_out(run: RunConfig, source: Source, corpus: Corpus | None) -> Windows:
 @torch.no_grad()
 def light_evaluation(model: Transformer, run: RunConfig, heldout: Windows, step: int, device: str) -> list[Metric]:
     """Loss on a few held-out windows of each split (for a task its accuracy too); no random stream is touched."""
-    metrics = []
+    metrics, table, text = [], model.embedding.weight, run.data.source == "text"
     for split, windows in heldout.items():
-        scores: dict[str, list[torch.Tensor]] = {}
+        scores: dict[str, list[torch.Tensor]] = defaultdict(list)
         for part in zip(*(x.split(run.train.batch) for x in windows), strict=True):
+            tokens, targets = (x.to(device) for x in part)
             with autocast(run.train, device):
-                measured = scored(model, *(x.to(device) for x in part), run.data.source == "text")
-                for measure, values in measured.items():
-                    scores.setdefault(measure, []).append(values.double().cpu())
-        metrics += [Metric(measure, float(torch.cat(parts).mean()), split=split, length=run.train.length, step=step)
-                    for measure, parts in scores.items()]
+                hidden, aim = model.hidden(tokens)[targets != IGNORED], targets[targets != IGNORED]
+                scores["nll" if text else "target_nll"].append(token_losses(hidden, table, aim))
+                if not text:
+                    scores["accuracy"].append(F.linear(hidden, table).argmax(-1) == aim)
+        for measure, parts in scores.items():
+            mean = float(torch.cat([values.double().cpu() for values in parts]).mean())
+            metrics.append(Metric(measure, mean, split=split, length=run.train.length, step=step))
     return metrics
-
-
-def scored(model: Transformer, tokens: torch.Tensor, targets: torch.Tensor, text: bool) -> dict[str, torch.Tensor]:
-    """For each scored token: `nll` in nats; on a task, `target_nll` and whether the likeliest token is the target."""
-    hidden, aim = model.hidden(tokens)[targets != IGNORED], targets[targets != IGNORED]
-    losses = token_losses(hidden, model.embedding.weight, aim)
-    if text:
-        return {"nll": losses}
-    return {"target_nll": losses, "accuracy": F.linear(hidden, model.embedding.weight).argmax(-1) == aim}
 
 
 def resume(folder: Path, run: RunConfig, model: Transformer, optimizer: torch.optim.Optimizer, ranks: Ranks) -> State:
@@ -225,7 +220,7 @@ class Watch:
         self.progress, self.every, self.writes = progress, checkpoint_every, ranks.first
         self.begin = self.reported = self.saved = time.perf_counter()
         self.earlier, self.first, self.cost = state.seconds, state.step, 0.0
-        self.memory, self.earlier_peak = PeakMemory(device), state.peak_memory_mib
+        self.memory = PeakMemory(device)
         self.good = f"step {state.step}" if state.step else ""
 
     def due(self) -> float:
@@ -249,7 +244,7 @@ class Watch:
         """After a step and its records: bring the times up to date, and report progress."""
         now, state, recipe = time.perf_counter(), self.state, self.run.train
         state.seconds = self.earlier + now - self.begin
-        state.peak_memory_mib = max(self.earlier_peak, self.memory.mib())
+        state.peak_memory_mib = max(state.peak_memory_mib, self.memory.mib())
         if self.progress and (state.step == recipe.steps or now - self.reported >= PROGRESS_SECONDS):
             self.reported = now
             a_step = (now - self.begin) / (state.step - self.first)

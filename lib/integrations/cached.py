@@ -11,30 +11,26 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from itertools import zip_longest
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from lib.attention.call import arithmetic, cached
 from lib.attention.keys import offsets_by_head, span_bias
-from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, Pattern
+from lib.patterns.base import EdgeTable, Keys, LearnedOffsets, Pattern
 from lib.patterns.learned import fractional_rungs
 
 GATHERED = 2**22        # numbers of gathered keys at a time: 16 MiB in float32
+Rungs = tuple[torch.Tensor, torch.Tensor]   # nearer of the two distances, and share of the farther one, `[R]` each
 
 
 @lru_cache(maxsize=1024)
 def first_rows(pattern: Pattern, layer: int, length: int, T: int) -> Keys:
     """Keys of the first `T` queries of a causal pattern at `length` tokens. Cached: plans are kept by object."""
     keys = pattern.plan(layer, length)
-    if isinstance(keys, EdgeTable):
-        return keys if T == length else EdgeTable(np.ascontiguousarray(keys.keys[..., :T, :]))
-    if not isinstance(keys, Offsets | HeadOffsets):
-        return keys                                 # a window, or a base: what does not fit T tokens drops out
-    heads = tuple(Offsets(tuple(d for d in offsets.distances if d < T), min(offsets.leading, T), offsets.causal)
-                  for offsets in offsets_by_head(keys))
-    return HeadOffsets(heads) if isinstance(keys, HeadOffsets) else heads[0]
+    if isinstance(keys, EdgeTable) and T < length:
+        return EdgeTable(np.ascontiguousarray(keys.keys[..., :T, :]))
+    return keys                                     # of all other forms, what does not fit T tokens drops out
 
 
 def attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: Keys, positions: torch.Tensor,
@@ -55,16 +51,11 @@ def attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: Keys, p
                       for part, places in zip(q.split(step, 2), index.split(step, 2), strict=True)], 2)
 
 
-class Rungs(NamedTuple):
-    lo: torch.Tensor        # (R) nearer of the two distances
-    t: torch.Tensor         # (R) share of the farther one, with a gradient to alpha
-
-
 def _rungs(keys: LearnedOffsets, alpha: torch.Tensor) -> Rungs:
     """All rungs of the base that exist at alpha: those that reach beyond a sequence's start have no key there."""
     rungs = fractional_rungs(keys.base, keys.window, float(alpha.detach()), 2 * max(keys.base) + 1)
     lo, t, f = (torch.tensor([rung[at] for rung in rungs], device=alpha.device) for at in range(3))
-    return Rungs(lo.long(), t + (alpha - alpha.detach()) * f)      # t is from float64: alpha * 987 in float32 loses it
+    return lo.long(), t + (alpha - alpha.detach()) * f             # t is from float64: alpha * 987 in float32 loses it
 
 
 def _key_places(keys: Keys, rungs: Rungs | None, positions: torch.Tensor) -> torch.Tensor:
@@ -74,7 +65,7 @@ def _key_places(keys: Keys, rungs: Rungs | None, positions: torch.Tensor) -> tor
         table = table if table.ndim == 3 else table[None]
         return table[:, positions].transpose(0, 1).long()
     back, leading = distances(keys, positions.device)
-    back = back if rungs is None else torch.cat([back, rungs.lo[None]], -1)
+    back = back if rungs is None else torch.cat([back, rungs[0][None]], -1)
     query = positions[:, None, :, None]
     near = query - back[:, None]                                                        # (P, H or 1, Q, C)
     lead = torch.arange(max(offsets.leading for offsets in offsets_by_head(keys)), device=positions.device)
@@ -92,8 +83,7 @@ def distances(keys: Keys, device: torch.device) -> tuple[torch.Tensor, torch.Ten
     return torch.tensor([*filled], device=device), torch.tensor([offsets.leading for offsets in heads], device=device)
 
 
-def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, index: torch.Tensor, start: torch.Tensor,
-            rungs: Rungs | None, bias: torch.Tensor | None) -> torch.Tensor:
+def _attend(q, k, v, index, start, rungs: Rungs | None, bias) -> torch.Tensor:
     B, H, Q, D = q.shape
     G, dtype = k.shape[1], arithmetic(q)
     R = H // G
@@ -106,8 +96,7 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, index: torch.Tens
     return torch.einsum("bgrqc,bgrqcd->bgrqd", weights, values).reshape(B, H, Q, D).to(q.dtype)
 
 
-def _gathered(x: torch.Tensor, index: torch.Tensor, start: torch.Tensor, rungs: Rungs | None,
-              dtype: torch.dtype) -> torch.Tensor:
+def _gathered(x, index, start, rungs: Rungs | None, dtype: torch.dtype) -> torch.Tensor:
     """Rows of `[B, G, S, D]` at the places `[P, H or 1, Q, C]` (any row where there is none), rungs interpolated."""
     B, G = x.shape[:2]
     heads = index.shape[1]
@@ -120,6 +109,7 @@ def _gathered(x: torch.Tensor, index: torch.Tensor, start: torch.Tensor, rungs: 
     near = take(index)
     if rungs is None:
         return near
-    C = index.shape[-1] - len(rungs.t)
+    _, t = rungs
+    C = index.shape[-1] - len(t)
     far = take(index[..., C:] - 1)                  # clamped at the sequence's start, as in `lib.attention`
-    return torch.cat([near[..., :C, :], near[..., C:, :].lerp(far, rungs.t.to(dtype)[:, None])], -2)
+    return torch.cat([near[..., :C, :], near[..., C:, :].lerp(far, t.to(dtype)[:, None])], -2)

@@ -20,6 +20,7 @@ from lib.errors import SuiteError, one_of, require
 from lib.integrations.cached import attend_rows, first_rows
 from lib.patterns.base import Pattern
 
+DIRECTION = {True: "causal (a decoder)", False: "bidirectional (an encoder)"}
 RESERVED = ("/", "|", "eager", "flash", "flex_attention", "sdpa")       # names with a meaning in transformers
 REFUSED = {
     "sliding_window": "this layer has a window of its own; set sliding_window = None in its config, or layer_types all "
@@ -50,19 +51,21 @@ def register(pattern: Pattern, *, length: int | None = None, name: str | None = 
     require(isinstance(pattern, Pattern), "pattern", pattern, "a Pattern, as lib.patterns.build makes it")
     name = f"sparse:{pattern.name}" if name is None else name
     require(not any(word in name for word in RESERVED), "name", name, f"a name without {', '.join(RESERVED)}")
-    if pattern.causal:
-        require((length or 0) >= 1, "length", length, "for a causal pattern, the longest sequence in tokens")
-    else:
-        require(length is None, "length", length,
-                "None for a bidirectional pattern: keys follow each sequence's own length")
+    fits = (length or 0) >= 1 if pattern.causal else length is None
+    require(fits, "length", length, "for a causal pattern, the longest sequence in tokens; for a bidirectional one, "
+            "whose keys follow each sequence's own length, None")
     one_of(backend, [*BACKENDS, "auto"], "backend")
     new = Registered(name, pattern, length, backend)
     require(_registered.get(name, new) == new, "name", name, f"taken by {_registered.get(name)}; give another name")
-    attention, masks = _interfaces()
-    free = name in _registered or name not in attention()
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ImportError as error:
+        raise SuiteError("transformers is not installed, or too old; get it with the extra of this suite: "
+                         "pip install -e '.[transformers]'") from error
+    free = name in _registered or name not in AttentionInterface()
     require(free, "name", name, "an attention of transformers; give another name")
-    attention.register(name, new.attend)
-    masks.register(name, new.mask)
+    AttentionInterface.register(name, new.attend)
+    AttentionMaskInterface.register(name, new.mask)
     _registered[name] = new
     return name
 
@@ -88,15 +91,6 @@ def add_learned(model: nn.Module, pattern: Pattern) -> list[nn.Parameter]:
     return [module.sparse_theta for module in modules]
 
 
-def _interfaces():
-    try:
-        from transformers import AttentionInterface, AttentionMaskInterface
-    except ImportError as error:
-        raise SuiteError("transformers is not installed, or too old; get it with the extra of this suite: "
-                         "pip install -e '.[transformers]'") from error
-    return AttentionInterface, AttentionMaskInterface
-
-
 @dataclass(frozen=True)
 class Registered:
     """A pattern under a name of transformers. `mask` is called once a forward pass, `attend` once a layer."""
@@ -120,8 +114,11 @@ class Registered:
             if all_columns:
                 return _sign(PLAIN, device)
             attention_mask = torch.ones(batch_size, kv_length, dtype=torch.bool, device=device)
-        start, end, unbroken = _extent(attention_mask)
-        if not bool(unbroken.all()):
+        columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+        start = attention_mask.int().argmax(-1)                     # the first of equal values: 0 of padding alone
+        end = start + attention_mask.sum(-1)
+        inside = (columns >= start[:, None]) & (columns < end[:, None])
+        if not bool((inside == attention_mask).all()):
             raise self.refusal("attention_mask has padding between tokens; pad a batch on one side, and for generation "
                                "on the left (tokenizer.padding_side = 'left')")
         if all_columns and not bool(start.any() if self.pattern.causal else (end - start < kv_length).any()):
@@ -151,8 +148,7 @@ class Registered:
             out = self.continuation(module.layer_idx, query, key, value, first, places, learned)
         return out.transpose(1, 2).contiguous(), None
 
-    def prompt(self, layer: int, q, k, v, places: torch.Tensor | None,
-               learned: dict[str, torch.Tensor]) -> torch.Tensor:
+    def prompt(self, layer: int, q, k, v, places, learned) -> torch.Tensor:
         """The first T tokens. Rows are turned until the padding on their left stands behind the tokens, unseen."""
         T = q.shape[2]
         keys = first_rows(self.pattern, layer, self.length, T)
@@ -163,15 +159,14 @@ class Registered:
         q, k, v = (x.take_along_dim(turned, 2) for x in (q, k, v))
         return sparse_attention(q, k, v, keys, layer, backend=self.backend, **learned).take_along_dim(back, 2)
 
-    def continuation(self, layer: int, q, k, v, first: int | torch.Tensor, places: torch.Tensor | None,
-                     learned: dict[str, torch.Tensor]) -> torch.Tensor:
+    def continuation(self, layer: int, q, k, v, first, places, learned) -> torch.Tensor:
         """Queries from column `first` on, over all the keys in the cache."""
         start = torch.zeros(1, dtype=torch.int64, device=q.device) if places is None else places[:, 0]
         positions = first + torch.arange(q.shape[2], device=q.device) - start[:, None]      # (1 or B, Q)
         keys = self.pattern.plan(layer, self.length)
         return attend_rows(q, k, v, keys, positions.clamp(min=0), start, **learned)     # padding: as place 0, unused
 
-    def whole_sequences(self, layer: int, q, k, v, places: torch.Tensor | None) -> torch.Tensor:
+    def whole_sequences(self, layer: int, q, k, v, places) -> torch.Tensor:
         """A bidirectional pattern: sequences of the same columns together, without padding (its output is 0)."""
         if places is None:
             return sparse_attention(q, k, v, self.pattern, layer, backend=self.backend)
@@ -184,14 +179,12 @@ class Registered:
         return out
 
     def learned(self, module: nn.Module) -> dict[str, torch.Tensor]:
-        """What `sparse_attention` needs beside the pattern: alpha, or the heads' spans in tokens."""
         if self.pattern.learned is None:
             return {}
-        theta = getattr(module, "sparse_theta", None)
-        if theta is None:
+        if not hasattr(module, "sparse_theta"):
             raise self.refusal(f"pattern {self.pattern.name!r} learns its {self.pattern.learned}; give the model the "
                                "parameters first: add_learned(model, pattern)")
-        return self.pattern.arguments(theta.float(), module.layer_idx)
+        return self.pattern.arguments(module.sparse_theta.float(), module.layer_idx)
 
     def places(self, attention_mask: torch.Tensor | None) -> torch.Tensor | None:
         """`[B, 3]` from `mask`, or None where there is nothing to know (or the model makes no mask)."""
@@ -225,28 +218,12 @@ class Registered:
         causal = kwargs.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
         if causal != self.pattern.causal:
-            raise self.refusal(f"{kind} is {_direction(causal)} and pattern {self.pattern.name!r} is "
-                               f"{_direction(self.pattern.causal)}; build it with causal={causal}")
+            raise self.refusal(f"{kind} is {DIRECTION[causal]} and pattern {self.pattern.name!r} is "
+                               f"{DIRECTION[self.pattern.causal]}; build it with causal={causal}")
 
     def refusal(self, why: str) -> SuiteError:
         return SuiteError(f"attention {self.name!r}: {why}")
 
 
-def _direction(causal: bool) -> str:
-    return "causal (a decoder)" if causal else "bidirectional (an encoder)"
-
-
 def _sign(kind: int, device: torch.device | str) -> torch.Tensor:
     return torch.zeros(1, 1, 1, kind, dtype=torch.int64, device=device)
-
-
-def _extent(attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Column of the first token, column after the last, whether all between are tokens, of `[B, S]`: each `[B]`.
-
-    Padding alone, which the first part of a long prompt may be, starts and ends at column 0.
-    """
-    columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-    start = attention_mask.int().argmax(-1)                                             # the first of equal values
-    end = start + attention_mask.sum(-1)
-    inside = (columns >= start[:, None]) & (columns < end[:, None])
-    return start, end, (inside == attention_mask).all(-1)

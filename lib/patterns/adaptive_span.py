@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from lib.patterns.base import PerLayer, SoftWindow
-from lib.patterns.kinds import LearnedPattern
-from lib.registry import Positive
+from lib.patterns.kinds import LearnedPattern, PerLayer, Positive, SoftWindow
 
 
 @dataclass(frozen=True, kw_only=True)

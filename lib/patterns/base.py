@@ -172,9 +172,8 @@ class Pattern:
     def mask_mod(self, layer: int, length: int, device: torch.device | str = "cpu") -> Callable[..., torch.Tensor]:
         """FlexAttention's `mask_mod(b, h, q_idx, kv_idx)`: a table look-up, by distance where the form allows it.
 
-        Keys that heads share serve any number of heads. An edge table becomes bits: T^2 / 8 bytes, for each head where
-        heads differ. device: where q lies; on another one the table is copied at each call. Learned patterns use
-        alpha = 1 and the full span.
+        An edge table becomes bits: T^2 / 8 bytes, for each head where heads differ. device: where q lies; on another
+        one the table is copied at each call. Learned patterns use alpha = 1 and the full span.
         """
         import torch
         plan = self.plan(layer, length)
@@ -230,12 +229,8 @@ def expand(keys: Keys, length: int, heads: int = 1) -> np.ndarray:
 
 def bit_rows(table: np.ndarray, length: int) -> np.ndarray:
     """Rows of an edge table as bits, uint8 `[H or 1, T, ceil(T / 8)]`: key j is bit `j % 8` of byte `j // 8`."""
-    tables = table.reshape(-1, length, table.shape[-1])
-    heads, queries, columns = np.nonzero(tables >= 0)
-    keys = tables[heads, queries, columns]
-    bits = np.zeros((len(tables), length, -(-length // 8)), np.uint8)
-    np.bitwise_or.at(bits, (heads, queries, keys // 8), (1 << keys % 8).astype(np.uint8))
-    return bits
+    heads = table.reshape(-1, length, table.shape[-1])
+    return np.stack([np.packbits(expand(EdgeTable(own), length)[0], axis=-1, bitorder="little") for own in heads])
 
 
 def count_pairs(keys: Keys, length: int) -> float:

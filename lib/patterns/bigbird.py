@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.patterns.base import Knob
-from lib.patterns.kinds import PARTS, DrawnPattern
-from lib.registry import Count
+from lib.patterns.kinds import PARTS, Count, DrawnPattern, Knob
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,7 @@ from typing import Literal
 import numpy as np
 
 from lib.errors import require
-from lib.patterns.base import Knob, PerHead
-from lib.patterns.kinds import Windowed
-from lib.registry import Positive
+from lib.patterns.kinds import Knob, PerHead, Positive, Windowed
 
 
 def carry_word(m: int, k: int, length: int | None = None) -> list[int]:
@@ -53,16 +51,13 @@ class Christoffel(Windowed):
                           f"{self.k // shared}; coprime neighbours of m: {coprime_neighbours(self.m, self.k)}",
                           stacklevel=3)
 
-    def _ones(self, m: int, length: int) -> list[int]:
-        word = carry_word(m, self.k, length if self.repeat else min(length, self.k))
+    def far(self, layer, length, head, ahead=False):
+        slope = self.k - self.m if ahead and self.sides == "slopes" else self.m
+        word = carry_word(slope, self.k, length if self.repeat else min(length, self.k))
         return [o for o, carry in enumerate(word) if carry]
 
-    def far(self, layer, length, head):
-        return self._ones(self.m, length)
-
     def ahead(self, layer, length, head):
-        slope = self.m if self.sides == "signed" else self.k - self.m
-        return {*range(self.widths[layer][head] + 1), *self._ones(slope, length)}
+        return {*range(self.widths[layer][head] + 1), *self.far(layer, length, head, ahead=True)}
 
     def attends(self, i, j, layer, length, head):
         o = abs(i - j)

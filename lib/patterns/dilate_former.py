@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from lib.errors import require
-from lib.patterns.base import PerHead
-from lib.patterns.kinds import Windowed
-from lib.registry import Positive
+from lib.patterns.kinds import PerHead, Positive, Windowed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,7 @@ from math import isqrt
 
 import numpy as np
 
-from lib.patterns.base import PerHead
-from lib.patterns.kinds import Windowed
-from lib.registry import Count, Positive
+from lib.patterns.kinds import Count, PerHead, Positive, Windowed
 
 
 def golden(n: int) -> int:

@@ -1,4 +1,7 @@
-"""The kinds of pattern that the families are made from: by distance, with a window, by row, and with a learned part."""
+"""The kinds of pattern that the families are made from: by distance, with a window, by row, and with a learned part.
+
+A file with a pattern imports all that it needs from here.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,13 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from lib.patterns.base import EdgeTable, HeadOffsets, Knob, Offsets, Pattern, PerHead, PerLayer
-from lib.registry import Count
+from lib.patterns.base import (EdgeTable, HeadOffsets, Knob, LearnedOffsets, Offsets, Pattern, PerHead, PerLayer,
+                               PositivePerHead, SoftWindow)
+from lib.registry import Count, Positive
+
+__all__ = ["PARTS", "Count", "DrawnPattern", "Knob", "LearnedOffsets", "LearnedPattern", "OffsetPattern", "Pattern",
+           "PerHead", "PerLayer", "Positive", "PositivePerHead", "RowPattern", "SoftWindow", "Windowed", "edge_table",
+           "link_codes"]
 
 PARTS = 1024            # `extra` of a random pattern counts queries out of this many
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lib.errors import require
-from lib.patterns.base import LearnedOffsets
-from lib.patterns.kinds import LearnedPattern
+from lib.patterns.kinds import LearnedOffsets, LearnedPattern, Positive
 from lib.patterns.rungs import Base, base_rungs
-from lib.registry import Positive
 
 STEEPEST = 4.0          # largest |theta| at start: alpha 0.518 and 1.482, as the ramp's own ends need an infinite theta
 

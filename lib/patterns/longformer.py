@@ -1,15 +1,10 @@
-"""Longformer: windows that grow by layer, dilated on some heads of the upper layers, and global tokens.
-
-Source: Beltagy et al. 2020, arXiv 2004.05150, sections 3.1 and 4.1.
-"""
+"""Longformer: windows that grow, dilated on some heads, and global tokens. Source: Beltagy et al. 2020, section 3.1."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from lib.patterns.base import Knob, PerHead
-from lib.patterns.kinds import Windowed, edge_table, link_codes
-from lib.registry import Count, Positive
+from lib.patterns.kinds import Count, Knob, PerHead, Positive, Windowed, edge_table, link_codes
 
 
 @dataclass(frozen=True, kw_only=True)

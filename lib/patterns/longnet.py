@@ -6,9 +6,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from lib.patterns.base import Knob, PositivePerHead
-from lib.patterns.kinds import RowPattern
-from lib.registry import Positive
+from lib.patterns.kinds import Knob, Positive, PositivePerHead, RowPattern
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from lib.patterns.base import Knob, PerHead
-from lib.patterns.kinds import Windowed
+from lib.patterns.kinds import Knob, PerHead, Windowed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.patterns.base import Knob, PerHead
-from lib.patterns.kinds import RowPattern
-from lib.registry import Positive
+from lib.patterns.kinds import Knob, PerHead, Positive, RowPattern
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from lib.errors import require
-from lib.patterns.kinds import DrawnPattern
-from lib.registry import Count, Positive
+from lib.patterns.kinds import Count, DrawnPattern, Positive
 
 MODES = {"budget": ("budget", 32), "draws": ("draws", 48), "bernoulli": ("scale", 1.0)}     # parameter, and its default
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lib.errors import require
-from lib.patterns.kinds import DrawnPattern
-from lib.registry import Positive
+from lib.patterns.kinds import DrawnPattern, Positive
 
 
 @dataclass(frozen=True, kw_only=True)

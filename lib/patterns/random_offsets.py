@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.patterns.base import Knob
-from lib.patterns.kinds import Windowed
-from lib.registry import Count, Positive
+from lib.patterns.kinds import Count, Knob, Positive, Windowed
 
 
 @dataclass(frozen=True, kw_only=True)

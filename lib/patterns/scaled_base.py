@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lib.patterns.kinds import Windowed
+from lib.patterns.kinds import Count, Positive, Windowed
 from lib.patterns.rungs import Base, Schedule, base_rungs, schedule_alphas
-from lib.registry import Count, Positive
 
 
 @dataclass(frozen=True, kw_only=True)

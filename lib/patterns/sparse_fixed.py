@@ -6,10 +6,8 @@ from math import isqrt
 import numpy as np
 
 from lib.errors import require
-from lib.patterns.base import Knob, PositivePerHead
-from lib.patterns.kinds import RowPattern
+from lib.patterns.kinds import Knob, Positive, PositivePerHead, RowPattern
 from lib.patterns.sparse_strided import Arrangement, factors, split
-from lib.registry import Positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,7 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Literal
 
-from lib.patterns.base import Knob, Pattern, PerHead
-from lib.patterns.kinds import Windowed
-from lib.registry import Positive
+from lib.patterns.kinds import Knob, Pattern, PerHead, Positive, Windowed
 
 Arrangement = Literal["merged", "layers", "heads"]
 

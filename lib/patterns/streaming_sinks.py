@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from lib.patterns.base import PerHead
-from lib.patterns.kinds import Windowed
-from lib.registry import Count
+from lib.patterns.kinds import Count, PerHead, Windowed
 
 
 @dataclass(frozen=True, kw_only=True)

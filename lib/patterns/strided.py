@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from lib.patterns.base import Knob, PerHead
-from lib.patterns.kinds import Windowed
-from lib.registry import Positive
+from lib.patterns.kinds import Knob, PerHead, Positive, Windowed
 
 
 @dataclass(frozen=True, kw_only=True)
