@@ -111,3 +111,11 @@ def hub_outputs(hub_copies: Path, outputs: Path, monkeypatch: pytest.MonkeyPatch
     """The copies are what SUITE_HUB names; returns the outputs of this test."""
     monkeypatch.setenv("SUITE_HUB", str(hub_copies))
     return outputs
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory):
+    """`small_run.RUN`, trained to its end without any interruption: folder and result. Both are only read."""
+    from small_run import RUN, trained
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return folder, trained(RUN, folder)

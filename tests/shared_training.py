@@ -1,7 +1,6 @@
-"""One of several processes that train together, as tests/test_step.py and tests/test_distributed.py start it.
+"""One of several processes that train together: `all_scenarios` for tests/test_step.py, and for test_distributed.py
 
-    python tests/shared_training.py FOLDER      with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: all of SCENARIOS
-    torchrun ... tests/shared_training.py lead  `suite.run.torchrun` on the runs of `JOBS`; KILL=step kills process 1
+    torchrun ... tests/shared_training.py       `suite.run.torchrun` on the runs of `JOBS`; KILL=step kills process 1
 """
 
 from __future__ import annotations
@@ -106,9 +105,10 @@ def perform(scenario: Scenario, folder: Path, together: Ranks) -> dict:
     return outcome | {"seen": source.seen, "tried": sorted(set(tried))}
 
 
-def all_scenarios(folder: Path) -> None:
-    dist.init_process_group("gloo")
-    together = Ranks(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
+def all_scenarios(rank: int, folder: Path, port: str) -> None:
+    training.CHECKPOINT_SHARE = float("inf")
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    together = Ranks(rank, 2, dist.new_group(backend="gloo"))
     for name, scenario in SCENARIOS.items():
         at = folder / name
         if name == "resumed" and together.first:
@@ -133,9 +133,9 @@ def lead() -> int:
         SimpleNamespace(name="tiny"), None, ["any"], member, options.weights_only)
     training.Watch.due = lambda watch: float(watch.writes)           # a checkpoint after every step
     tasks.make_source = lambda config, corpus: Deadly(replace(RUN, data=config))
-    return distributed.main(sys.argv[2:])
+    return distributed.main(sys.argv[1:])
 
 
 if __name__ == "__main__":
     training.CHECKPOINT_SHARE = float("inf")
-    sys.exit(lead() if sys.argv[1] == "lead" else all_scenarios(Path(sys.argv[1])))
+    sys.exit(lead())

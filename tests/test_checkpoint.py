@@ -5,60 +5,46 @@ from __future__ import annotations
 import errno
 import json
 import math
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors import safe_open
 from small_run import RECIPE, RUN, states_equal, stopped, trained, values, weights, with_recipe
 
 from lib import checkpoint, training
+from lib.config import RunConfig
 from lib.errors import SuiteError
 from lib.model import build_model
 from lib.training import load_run, train_run
 
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """RUN to its end without any interruption: (folder, result)."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return folder, trained(RUN, folder)
-
-
 LONG = with_recipe(steps=120, eval_every=50)
 
-CHILD = """
-import json, sys, torch
-from pathlib import Path
-from lib import training
-from lib.config import RunConfig
-from lib.training import train_run
-from suite.tasks import make_source
-torch.set_num_threads(1)
-training.CHECKPOINT_SHARE = float("inf")
-run = RunConfig.from_dict(json.loads(sys.argv[1]))
-train_run(run, make_source(run.data, None), None, Path(sys.argv[2]), checkpoint_every=0.0)
-"""
+
+def train_eagerly(run: RunConfig, folder: Path) -> None:
+    training.CHECKPOINT_SHARE = math.inf
+    trained(run, folder, checkpoint_every=0.0)
 
 
 def kill_after_checkpoints(folder: Path, count: int) -> int:
     """Train LONG in another process, SIGKILL it after `count` checkpoints; the step that it had kept by then."""
-    child = subprocess.Popen([sys.executable, "-c", CHILD, json.dumps(LONG.to_dict()), str(folder)],
-                             cwd=Path(__file__).parent.parent)
+    child = multiprocessing.get_context("spawn").Process(target=train_eagerly, args=(LONG, folder))
+    child.start()
     seen, give_up = {written(folder)}, time.monotonic() + 120
     try:
         while len(seen) <= count:
-            assert time.monotonic() < give_up and child.poll() is None, "the training wrote too few checkpoints"
+            assert time.monotonic() < give_up and child.is_alive(), "the training wrote too few checkpoints"
             seen.add(written(folder))
             time.sleep(0.001)
     finally:
         child.kill()
-        assert child.wait() == -signal.SIGKILL, "the training ended before it was killed: make it longer"
+        child.join()
+    assert child.exitcode == -signal.SIGKILL, "the training ended before it was killed: make it longer"
     return checkpoint.load_checkpoint(folder, LONG)["state"]["step"]
 
 
@@ -73,14 +59,12 @@ def written(folder: Path) -> int:
 @pytest.mark.slow
 def test_when_killed_twice_and_started_again_then_weights_and_metrics_are_those_of_an_undisturbed_run(tmp_path):
     undisturbed = trained(LONG, tmp_path / "undisturbed")
-    first = kill_after_checkpoints(tmp_path / "killed", 5)
-    second = kill_after_checkpoints(tmp_path / "killed", 9)
+    first, second = (kill_after_checkpoints(tmp_path / "killed", count) for count in (5, 9))
     assert 0 < first < second < LONG.train.steps
     seconds = checkpoint.load_checkpoint(tmp_path / "killed", LONG)["state"]["seconds"]
     resumed = trained(LONG, tmp_path / "killed")
     assert weights(tmp_path / "killed") == weights(tmp_path / "undisturbed")
-    assert values(resumed) == values(undisturbed)
-    assert resumed.seconds > seconds > 0
+    assert values(resumed) == values(undisturbed) and resumed.seconds > seconds > 0
     assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == ["model.safetensors", "result.json"]
 
 
@@ -110,11 +94,8 @@ def flip_a_byte_of_weights(path: Path) -> None:
     path.write_bytes(content)
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:1000])
-
-
-@pytest.mark.parametrize("damage", [flip_a_byte_of_weights, cut, lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize("damage", [flip_a_byte_of_weights, lambda path: path.write_bytes(path.read_bytes()[:1000]),
+                                    lambda path: path.write_bytes(b"")])
 @pytest.mark.parametrize("names", [("checkpoint.pt",), ("checkpoint.pt", "checkpoint.previous.pt")])
 def test_when_checkpoints_are_damaged_then_they_are_set_aside_and_the_result_is_the_same(
         tmp_path, undisturbed, eager, caplog, damage, names):
@@ -128,14 +109,6 @@ def test_when_checkpoints_are_damaged_then_they_are_set_aside_and_the_result_is_
     assert weights(tmp_path) == weights(undisturbed[0]) and values(result) == values(undisturbed[1])
 
 
-def test_when_only_the_previous_checkpoint_is_there_then_the_run_goes_on_from_it(tmp_path, undisturbed, eager):
-    stopped(tmp_path, 7)
-    (tmp_path / "checkpoint.pt").unlink()                        # killed between the two renames
-    assert checkpoint.load_checkpoint(tmp_path, RUN)["state"]["step"] == 6
-    trained(RUN, tmp_path)
-    assert weights(tmp_path) == weights(undisturbed[0])
-
-
 def test_when_the_folder_holds_another_run_then_error_names_the_file(tmp_path, eager):
     stopped(tmp_path, 3)
     with pytest.raises(SuiteError, match="checkpoint.pt belongs to a run with another configuration"):
@@ -145,7 +118,12 @@ def test_when_the_folder_holds_another_run_then_error_names_the_file(tmp_path, e
         trained(with_recipe(seed=9), tmp_path)
 
 
-def test_when_a_checkpoint_holds_code_then_it_is_not_executed(tmp_path):
+def test_when_a_checkpoint_holds_code_or_is_not_there_then_nothing_is_executed_and_the_one_before_is_taken(tmp_path):
+    stopped(tmp_path, 7)
+    (tmp_path / "checkpoint.pt").unlink()                        # killed between the two renames
+    assert checkpoint.load_checkpoint(tmp_path, RUN)["state"]["step"] == 6
+    (tmp_path / "checkpoint.previous.pt").unlink()
+
     class Code:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "executed"),)
@@ -188,17 +166,14 @@ def test_when_a_run_is_finished_then_it_is_loaded_and_not_trained(tmp_path, undi
     assert load_run(RUN, tmp_path) is None
 
 
-def test_when_final_weights_are_damaged_then_the_run_is_trained_again(tmp_path, undisturbed, caplog):
+def test_when_final_weights_are_stored_then_the_tied_matrix_is_there_once_and_damage_means_to_train_again(
+        tmp_path, undisturbed, caplog):
+    with safe_open(undisturbed[0] / "model.safetensors", "pt") as file:
+        assert json.loads(file.metadata()["run"]) == json.loads(json.dumps(RUN.to_dict()))
+        count = sum(file.get_tensor(name).numel() for name in file.keys())
+    assert count == build_model(RUN).parameter_count()
     trained(RUN, tmp_path)
     flip_a_byte_of_weights(tmp_path / "model.safetensors")
     trained(RUN, tmp_path)
     assert weights(tmp_path) == weights(undisturbed[0])
     assert "model.safetensors is not the file that was written" in caplog.text
-
-
-def test_when_weights_are_stored_then_the_tied_matrix_is_there_once(undisturbed):
-    from safetensors import safe_open
-    with safe_open(undisturbed[0] / "model.safetensors", "pt") as file:
-        names = list(file.keys())
-        assert json.loads(file.metadata()["run"]) == json.loads(json.dumps(RUN.to_dict()))
-        assert sum(file.get_tensor(name).numel() for name in names) == build_model(RUN).parameter_count()

@@ -30,7 +30,7 @@ FIRST, SECOND = (run_fingerprint(job.run, None) for job in JOBS)
 
 
 def started(command: list[str], outputs: Path, *options: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run([*command, HELPER, "lead", *options], capture_output=True, text=True, timeout=240,
+    return subprocess.run([*command, HELPER, *options], capture_output=True, text=True, timeout=240,
                           cwd=paths.ROOT,
                           env={**os.environ, "SUITE_OUTPUTS": str(outputs), "OMP_NUM_THREADS": "1", **environment})
 
@@ -78,9 +78,6 @@ def test_when_it_is_not_started_by_torchrun_then_error_says_how(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(SuiteError, match="started by torchrun: torchrun --nproc-per-node 2 -m suite.run.torchrun"):
         distributed.joined()
-
-
-# One process, whose plan the test gives
 
 
 @pytest.fixture

@@ -32,6 +32,9 @@ def test_when_local_matches_the_paper_then_its_window_is_16_or_near():
     fixed = build("scaled_base", window=8, layers=16, heads=8)
     matched = match_edges("local", fixed, 1024)
     assert set(matched.window) == {15, 16} and off(matched, fixed, 1024) < 0.005
+    like = build("strided", stride=9, layers=2, heads=8)                                  # too few layers: by head
+    matched = match_edges("local", like, 100)
+    assert isinstance(matched.window[0], tuple) and off(matched, like, 100) <= 0.01
 
 
 @pytest.mark.parametrize("name", ["random_keys", "power_law", "bigbird"])
@@ -39,20 +42,13 @@ def test_when_keys_are_drawn_per_query_then_the_match_is_nearly_exact(name):
     assert off(match_edges(name, PAPER, 1024, 1e-3), PAPER, 1024) <= 1e-4
 
 
-def test_when_layers_are_too_few_then_windows_differ_by_head():
-    like = build("strided", stride=9, layers=2, heads=8)
-    matched = match_edges("local", like, 100)
-    assert isinstance(matched.window, tuple) and isinstance(matched.window[0], tuple)
-    assert off(matched, like, 100) <= 0.01
-
-
-def test_when_a_pattern_matches_itself_then_it_stays_as_it_is():
-    for name, parameters in (("strided", {"stride": 5}), ("christoffel", {"m": 21, "k": 64}), ("local", {"window": 7}),
-                             ("random_keys", {"budget": 9}), ("power_law", {"budget": 20}), ("mswa", {"window": 16})):
-        pattern = build(name, layers=4, **parameters)
-        assert match_edges(pattern, pattern, 256, 0.0).pairs(256) == pattern.pairs(256)
-    assert match_edges(build("christoffel", m=21, k=64), build("christoffel", m=21, k=64), 256).m == 21
-    assert match_edges("random_offsets", PAPER, 256).reach == 255                         # frozen at that length
+@pytest.mark.parametrize("name, parameters", [
+    ("strided", {"stride": 5}), ("christoffel", {"m": 21, "k": 64}), ("local", {"window": 7}),
+    ("random_keys", {"budget": 9}), ("power_law", {"budget": 20}), ("mswa", {"window": 16})])
+def test_when_a_pattern_matches_itself_then_it_stays_as_it_is(name, parameters):
+    pattern = build(name, layers=4, **parameters)
+    matched = match_edges(pattern, pattern, 256, 0.0)
+    assert matched.pairs(256) == pattern.pairs(256) and (name != "christoffel" or matched.m == 21)
 
 
 def test_when_an_instance_is_given_then_other_parameters_stay():
@@ -60,25 +56,26 @@ def test_when_an_instance_is_given_then_other_parameters_stay():
     matched = match_edges(template, SMALL, 128)
     assert (matched.sigma, matched.window, matched.seed) == (1.2, 3, 9)
     assert match_edges("power_law", SMALL, 128, sigma=0.5, seed=2).sigma == 0.5
+    assert match_edges("random_offsets", PAPER, 256).reach == 255                         # frozen at that length
 
 
-def test_when_the_pattern_is_bidirectional_then_so_is_the_match():
+@pytest.mark.parametrize("name", ["local", "strided", "random_keys", "random_offsets", "power_law"])
+def test_when_the_pattern_is_bidirectional_then_so_is_the_match(name):
     like = build("christoffel", m=11, k=64, causal=False, layers=4, heads=2)
-    for name in ("local", "strided", "random_keys", "random_offsets", "power_law"):
-        matched = match_edges(name, like, 128)
-        assert not matched.causal and off(matched, like, 128) <= 0.01
+    matched = match_edges(name, like, 128)
+    assert not matched.causal and off(matched, like, 128) <= 0.01
 
 
-def test_when_the_goal_cannot_be_met_then_the_error_names_the_nearest():
-    one = build("scaled_base", window=8, rungs=12)
-    with pytest.raises(SuiteError, match=r"strided cannot attend 3471 pairs within 1.0% at 256 .* nearest is 3406"):
-        match_edges("strided", one, 256)
-    with pytest.raises(SuiteError, match="dense has no parameter to turn"):
-        match_edges("dense", SMALL, 128)
-    with pytest.raises(SuiteError, match="power_law has no parameter to turn"):
-        match_edges("power_law", SMALL, 128, mode="draws")
-    with pytest.raises(SuiteError, match="length = 0"):
-        match_edges("local", SMALL, 0)
-    with pytest.raises(SuiteError, match="tolerance = 2"):
-        match_edges("local", SMALL, 64, 2)
+ONE = build("scaled_base", window=8, rungs=12)
+
+
+@pytest.mark.parametrize("name, like, length, tolerance, parameters, message", [
+    ("strided", ONE, 256, 0.01, {}, r"strided cannot attend 3471 pairs within 1.0% at 256 .* nearest is 3406"),
+    ("dense", SMALL, 128, 0.01, {}, "dense has no parameter to turn"), ("local", SMALL, 0, 0.01, {}, "length = 0"),
+    ("power_law", SMALL, 128, 0.01, {"mode": "draws"}, "power_law has no parameter to turn"),
+    ("local", SMALL, 64, 2, {}, "tolerance = 2")])
+def test_when_the_goal_cannot_be_met_then_the_error_names_the_nearest(
+        name, like, length, tolerance, parameters, message):
+    with pytest.raises(SuiteError, match=message):
+        match_edges(name, like, length, tolerance, **parameters)
     assert match_edges("dense", build("dense", layers=2), 64).pairs(64) == 2 * 65 * 32

@@ -65,32 +65,22 @@ QUESTIONS = {
 }
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_when_one_run_is_asked_for_then_no_table_is_read_as_a_whole(filled, question):
-    job = jobs(RUNS)[RUNS // 2]
-    asked = statements(filled, lambda: QUESTIONS[question](filled, job))
-    assert scans(filled, asked) == []
-
-
-def test_when_a_run_is_deleted_then_what_belongs_to_it_is_found_by_index(filled):
-    """The cascades of foreign keys are no statements that a trace shows: the child's key columns must lead an index."""
+def test_when_one_run_is_asked_for_then_no_table_is_read_as_a_whole_whatever_the_database_holds(filled):
+    plan, small = jobs(RUNS), Database("small")
+    fill(small, plan[:2], ROWS)
+    for question, ask in QUESTIONS.items():
+        asked = statements(filled, lambda ask=ask: ask(filled, plan[RUNS // 2]))
+        assert scans(filled, asked) == [], question
+        assert len(asked) == len(statements(small, lambda ask=ask: ask(small, plan[1]))) <= 12, question
+    # The cascades of foreign keys are no statements that a trace shows: the child's key columns must lead an index.
     for table, column in (("evaluations", "run_id"), ("metrics", "run_id"), ("metrics", "evaluation_id"),
                           ("arrays", "evaluation_id")):
         assert scans(filled, [f"delete from {table} where {column} = 3"]) == [], (table, column)
 
 
-def test_when_a_plan_is_compared_then_statements_grow_neither_with_the_database_nor_one_by_one(filled):
+def test_when_a_plan_is_compared_or_all_runs_are_looked_at_then_it_is_in_a_few_statements(filled):
     plan = jobs(3 * module.AT_ONCE // 2)
-    asked = statements(filled, lambda: filled.missing(plan))
-    assert len(asked) == 2                                         # for 750 jobs, of which 120 are there
-    small = Database("small")
-    fill(small, plan[:2], ROWS)
-    for question, ask in QUESTIONS.items():
-        one, other = (statements(each, lambda each=each, ask=ask: ask(each, plan[1])) for each in (filled, small))
-        assert len(one) == len(other) <= 12, question
-
-
-def test_when_all_runs_are_looked_at_then_it_is_in_a_few_statements(filled):
+    assert len(statements(filled, lambda: filled.missing(plan))) == 2      # for 750 jobs, of which 120 are there
     known = estimate.Estimator()
     for look in (lambda: runs.listed(filled), lambda: known.learn(filled)):
         assert len(statements(filled, look)) <= 2

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import socket
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import pytest
 import torch
+import torch.multiprocessing
 import torch.nn.functional as F
-from shared_training import LONG, SCENARIOS, Source, perform
-from small_run import RUN, trained, values, weights, with_recipe
+from shared_training import LONG, SCENARIOS, Source, all_scenarios, perform
+from small_run import RUN, with_recipe
 
 from lib import checkpoint, resources, step, training
 from lib.config import PatternSpec, RunConfig
@@ -37,13 +34,14 @@ def near(run) -> float:
     return run.train.steps * run.train.batch * run.train.length * EPS
 
 
+def first_batch(run: RunConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    return make_source(run.data, None).batch(1, 0, run.train.batch, run.train.length)
+
+
 def assert_near(state: dict, wanted: dict, run) -> None:
     for name, value in wanted.items():
         torch.testing.assert_close(torch.as_tensor(state[name]), torch.as_tensor(value), rtol=near(run),
                                    atol=run.train.lr * near(run), msg=lambda text, name=name: f"{name}: {text}")
-
-
-# Two processes
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +54,7 @@ def both(tmp_path_factory):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-                   "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(Path(__file__).with_name("shared_training.py")), str(folder)]
-    children = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
-                for rank in (0, 1)]
-    try:
-        ended = [child.communicate(timeout=240)[1] for child in children]
-    finally:
-        for child in children:
-            child.kill()
-    assert [child.returncode for child in children] == [0, 0], "\n".join(ended)
+    torch.multiprocessing.spawn(all_scenarios, (folder, port), nprocs=2)
     return {name: tuple(json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in (0, 1))
             for name in SCENARIOS}, folder
 
@@ -88,14 +76,10 @@ def test_when_two_processes_train_then_windows_curve_and_weights_are_those_of_on
 
 
 @pytest.mark.slow
-def test_when_precision_is_bf16_then_two_processes_stay_near_one(both, tmp_path):
+def test_when_two_processes_train_in_bf16_or_cannot_train_then_they_stay_near_one_or_both_say_why(both, tmp_path):
     one, (two, _) = perform(SCENARIOS["bf16"], tmp_path, Ranks()), both[0]["bf16"]
     alone, together = ([m[3] for m in seen["metrics"] if m[0] == "train_loss"] for seen in (one, two))
     assert alone == pytest.approx(together, abs=0.02)
-
-
-@pytest.mark.slow
-def test_when_two_processes_cannot_train_then_both_say_why(both):
     first, second = (process["error"] for process in both[0]["wild"])
     assert first == second.replace("there is no checkpoint yet", first.rpartition("; ")[2])
     assert "diverged at step 1 of 12" in first and "last good checkpoint, step 1" in first
@@ -119,24 +103,26 @@ def test_when_a_run_is_handed_between_one_process_and_two_then_it_ends_as_one_al
         assert_near(state, undisturbed, LONG)
 
 
-@pytest.mark.parametrize("batch, size", [(7, 3), (5, 5), (9, 2)])
-def test_when_a_batch_is_divided_then_every_row_is_one_processs_and_parts_differ_by_one_at_most(batch, size):
-    parts = [list(range(batch))[Ranks(rank, size).rows(batch)] for rank in range(size)]
-    assert [row for part in parts for row in part] == list(range(batch))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-def test_when_one_process_is_alone_then_nothing_is_sent_and_errors_are_its_own():
+def test_when_a_batch_is_divided_then_every_row_is_one_processs_and_one_alone_sends_nothing():
+    for batch, size in ((7, 3), (5, 5), (9, 2)):
+        parts = [list(range(batch))[Ranks(rank, size).rows(batch)] for rank in range(size)]
+        assert [row for part in parts for row in part] == list(range(batch))
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert Ranks().sum(1.5, 2.0) == (1.5, 2.0) and Ranks().of_first(lambda: 3) == 3
     with pytest.raises(SuiteError, match="mine"):
         Ranks().of_first(lambda: (_ for _ in ()).throw(SuiteError("mine")))
 
 
-# Parts of a batch in one process
+def first_step(run: RunConfig) -> tuple[Step, float, dict[str, torch.Tensor]]:
+    """The first step as training takes it: loss and gradients."""
+    model, batch = build_model(run), first_batch(run)
+    split = Step(model, run, Ranks(), "cpu")
+    split.prepare(*batch, build_optimizer(model, run.train))
+    return split, split.gradients(*batch, Clock({}, "cpu")), {name: p.grad for name, p in model.named_parameters()}
 
 
 def gradients(run, at_once: int) -> tuple[float, dict]:
-    """Loss and gradients of the first step in float64."""
+    """Loss and gradients of the first step in float64, where some targets are not scored."""
     model = build_model(run).double()
     split = Step(model, run, Ranks(), "cpu")
     split.at_once = at_once
@@ -158,22 +144,12 @@ def test_when_a_batch_is_taken_in_parts_then_loss_and_gradients_are_those_of_its
 
 
 def test_when_a_batch_is_taken_at_once_then_its_loss_is_that_of_the_model_to_the_last_bit():
-    model, again = build_model(RUN), build_model(RUN)
-    batch = make_source(RUN.data, None).batch(1, 0, 4, 16)
-    wanted = model.loss(*batch)
+    model = build_model(RUN)
+    wanted = model.loss(*first_batch(RUN))
     wanted.backward()
-    split = Step(again, RUN, Ranks(), "cpu")
-    split.at_once = 4
-    assert split.gradients(*batch, Clock({}, "cpu")) == wanted.item()
-    assert all(torch.equal(a.grad, b.grad) for a, b in zip(again.parameters(), model.parameters(), strict=True))
-
-
-def test_when_training_goes_in_parts_then_it_ends_as_at_once_within_rounding(tmp_path, monkeypatch):
-    whole = trained(RUN, tmp_path / "whole").model.state_dict()
-    for at_once in (4, 1):
-        monkeypatch.setattr(step, "rows_at_once", lambda *_, at_once=at_once: at_once)
-        assert_near(trained(RUN, tmp_path / str(at_once)).model.state_dict(), whole, RUN)
-        assert (weights(tmp_path / "whole") == weights(tmp_path / str(at_once))) == (at_once == 4)
+    split, loss, found = first_step(RUN)
+    assert split.at_once == 4 and loss == wanted.item()
+    assert all(torch.equal(found[name], p.grad) for name, p in model.named_parameters())
 
 
 def limited(monkeypatch, fits: int, after: int = 0) -> list[int]:
@@ -198,19 +174,10 @@ def test_when_memory_ends_then_the_step_is_taken_again_in_smaller_parts_and_coun
     assert made == calls
     for name, gradient in wanted.items():
         torch.testing.assert_close(split[name], gradient, rtol=1e-10, atol=1e-14)
-
-
-def test_when_one_window_does_not_fit_then_error_says_so(monkeypatch):
     limited(monkeypatch, 0)
-    with pytest.raises(torch.OutOfMemoryError, match="memory ends with 1 of the 4 windows of 16 tokens at once; a GPU "
+    with pytest.raises(torch.OutOfMemoryError, match="memory ends with 1 of the 7 windows of 16 tokens at once; a GPU "
                                                      r"with more memory, or a shorter length \(CUDA out of memory"):
-        gradients(RUN, 4)
-
-
-# How many rows fit
-
-IN, MIDDLE = 32, 48
-A_ROW = 4 * (IN + 2 * MIDDLE)
+        gradients(run, 4)
 
 
 class Two(torch.nn.Module):
@@ -218,12 +185,14 @@ class Two(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.up, self.down = torch.nn.Linear(IN, MIDDLE), torch.nn.Linear(MIDDLE, 1)
-        self.calls = []
+        self.up, self.down, self.calls = torch.nn.Linear(32, 48), torch.nn.Linear(48, 1), []
 
     def forward(self, rows: int) -> torch.Tensor:
         self.calls.append(rows)
-        return self.down(torch.sin(self.up(torch.ones(rows, IN)))).sum()
+        return self.down(torch.sin(self.up(torch.ones(rows, 32)))).sum()
+
+
+A_ROW = 4 * (32 + 2 * 48)
 
 
 def test_when_a_model_is_known_then_what_it_keeps_is_measured_exactly_by_row_and_of_any_batch():
@@ -243,64 +212,33 @@ def test_when_memory_is_short_then_the_batch_is_taken_in_parts_of_equal_size(mon
 
 
 def test_when_the_optimiser_holds_its_moments_already_then_they_are_not_set_aside_again(monkeypatch):
-    model, asked = build_model(RUN), []
-    optimizer, batch = build_optimizer(model, RUN.train), make_source(RUN.data, None).batch(1, 0, 4, 16)
-    monkeypatch.setattr(step, "rows_at_once", lambda loss, rows, *more: asked.append(more[1:]) or rows)
-    split = Step(model, RUN, Ranks(), "cpu")
+    model, asked, batch = build_model(RUN), [], first_batch(RUN)
+    optimizer, split = build_optimizer(model, RUN.train), Step(model, RUN, Ranks(), "cpu")
+    monkeypatch.setattr(step, "rows_at_once", lambda loss, rows, *more: asked.append((rows, *more[1:])) or 3)
     split.prepare(*batch, optimizer)
-    assert asked.pop() == (0, "cpu", 3)
+    assert asked.pop() == (4, 0, "cpu", 3) and split.at_once == 3
     model.loss(*batch).backward()
     optimizer.step()
     split.prepare(*batch, optimizer)
     moments = 2 * sum(p.nbytes for p in model.parameters())
-    assert moments <= asked[0][0] <= moments + 8 * len(list(model.parameters()))           # and a counter each
-
-
-def test_when_memory_is_short_then_what_a_part_keeps_fits_into_it(monkeypatch):
-    """By the layers' own count: 2 layers of some KiB a token cannot be taken 64 windows at once in 8 MiB."""
-    run, room = with_recipe(batch=64, length=128), 8 * 2 ** 20
-    model, batch = build_model(run), make_source(run.data, None).batch(1, 0, 64, 128)
-    monkeypatch.setattr(resources, "free_memory", lambda device: 2 * (room + resources.WORK["cpu"]))
-    split = Step(model, run, Ranks(), "cpu")
-    split.prepare(*batch, build_optimizer(model, run.train))
-    assert 1 <= split.at_once < 64
-    assert resources.kept_by(lambda: split.forward(*(x[:split.at_once] for x in batch)), model) < room
-    assert resources.kept_by(lambda: split.forward(*batch), model) > room
-
-
-def groups(folder, monkeypatch, *limits: tuple[str, int]):
-    """Control groups one in another, each with a limit and bytes in use, 100 of which are files that can be dropped."""
-    name = ""
-    monkeypatch.setattr(resources, "CGROUPS", folder / "cgroup")
-    monkeypatch.setattr(resources, "OWN_CGROUP", folder / "own")
-    for number, (limit, used) in enumerate(limits):
-        name += f"/{number}" if number else ""
-        here = folder / "cgroup" / name.lstrip("/")
-        here.mkdir(parents=True, exist_ok=True)
-        stat = "anon 5\nactive_file 60\ninactive_file 40\nfile 999\n"
-        for file, text in (("max", limit), ("current", used), ("stat", stat)):
-            (here / f"memory.{file}").write_text(f"{text}\n")
-    (folder / "own").write_text(f"0::{name or '/'}\n")
+    assert moments <= asked[0][1] <= moments + 8 * len(list(model.parameters()))           # and a counter each
 
 
 def test_when_a_batch_system_limits_memory_then_the_least_of_all_limits_counts(tmp_path, monkeypatch):
-    groups(tmp_path / "all", monkeypatch, ("max", 5), ("3000", 1000), ("5000", 1000))
+    root, own = tmp_path / "cgroup", tmp_path / "own"
+    monkeypatch.setattr(resources, "CGROUPS", root)
+    monkeypatch.setattr(resources, "OWN_CGROUP", own)
+    (root / "1" / "2").mkdir(parents=True)
+    for folder, limit, used in ((root, "max", 5), (root / "1", "3000", 1000), (root / "1" / "2", "5000", 1000)):
+        stat = "anon 5\nactive_file 60\ninactive_file 40\nfile 999"     # 100 bytes of files, which can be dropped
+        for file, text in (("max", limit), ("current", used), ("stat", stat)):
+            (folder / f"memory.{file}").write_text(f"{text}\n")
+    own.write_text("0::/1/2\n")
     assert sorted(resources.allowed()) == [2100, 4100] and resources.free_memory("cpu") == 2100
-    groups(tmp_path / "none", monkeypatch, ("max", 5))
+    own.write_text("0::/\n")
     assert resources.allowed() == []
-    monkeypatch.setattr(resources, "OWN_CGROUP", tmp_path / "absent")
+    own.unlink()
     assert 0 < resources.free_memory("cpu") <= psutil.virtual_memory().total
-
-
-# Compiled
-
-
-def first_step(run: RunConfig) -> tuple[Step, float, dict[str, torch.Tensor]]:
-    """The first step as training takes it: loss and gradients."""
-    model, batch = build_model(run), make_source(run.data, None).batch(1, 0, run.train.batch, run.train.length)
-    split = Step(model, run, Ranks(), "cpu")
-    split.prepare(*batch, build_optimizer(model, run.train))
-    return split, split.gradients(*batch, Clock({}, "cpu")), {name: p.grad for name, p in model.named_parameters()}
 
 
 @pytest.mark.slow
@@ -318,49 +256,41 @@ def test_when_a_step_is_compiled_then_loss_gradients_and_names_of_weights_are_th
         torch.testing.assert_close(compiled[name], gradient, rtol=rounding, atol=atol)
 
 
-def test_when_compiling_fails_then_one_line_says_so_and_the_run_is_the_one_without_it(tmp_path, monkeypatch, caplog):
-    def broken(model, dynamic):
-        def call(*_):
+def test_when_compiling_fails_then_one_line_says_so_and_lack_of_memory_is_not_its_fault(monkeypatch, caplog):
+    def broken(hidden, dynamic):
+        def call(tokens):
             raise RuntimeError("\nno compiler is installed\nand much more")
         return call
-    plain = trained(RUN, tmp_path / "plain")
-    monkeypatch.setenv("SUITE_COMPILE", "1")
-    monkeypatch.setattr(torch, "compile", broken)
-    result = trained(RUN, tmp_path / "broken")
-    assert weights(tmp_path / "broken") == weights(tmp_path / "plain") and values(result) == values(plain)
-    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "torch.compile does not work here (RuntimeError: no compiler is installed): the run goes on without it; "
-        "SUITE_COMPILE=0 does not try"]
 
-
-def test_when_memory_ends_in_a_compiled_program_then_it_is_not_the_compilers_fault(monkeypatch):
     def small(hidden, dynamic):
         def call(tokens):
             if len(tokens) > 1:
                 raise torch.OutOfMemoryError("simulated")
             return hidden(tokens)
         return call
+    _, wanted, plain = first_step(RUN)
     monkeypatch.setenv("SUITE_COMPILE", "1")
+    monkeypatch.setattr(torch, "compile", broken)
+    split, loss, found = first_step(RUN)
+    assert loss == wanted and all(torch.equal(found[name], plain[name]) for name in plain) and split.at_once == 4
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "torch.compile does not work here (RuntimeError: no compiler is installed): the run goes on without it; "
+        "SUITE_COMPILE=0 does not try"]
     monkeypatch.setattr(torch, "compile", small)
     split, _, _ = first_step(RUN)
     assert split.at_once == 1 and split.loss.hidden is not split.model.hidden
 
 
-PAPER = RunConfig(PatternSpec("dense"))
-
-
-@pytest.mark.parametrize("run, device, asked, reason", [
-    (PAPER, "cuda", "", ""), (PAPER, "cuda", "0", "SUITE_COMPILE=0"), (PAPER, "cpu", "1", ""),
-    (PAPER, "cpu", "", "on a cpu the suite has kernels of its own"), (RUN, "cuda", "", "too short"),
-    (RUN, "cuda", "1", ""), (with_recipe(PAPER, steps=300), "cuda", "", "too short"),
-    (replace(PAPER, pattern=PatternSpec("blurred")), "cuda", "1", "changes from step to step")])
 def test_when_a_run_is_long_enough_and_on_a_gpu_then_it_is_compiled_unless_the_variable_says_otherwise(
-        run, device, asked, reason):
-    why = step.why_not(run, device, asked)
-    assert reason in why if reason else why == ""
-
-
-def test_when_a_run_is_not_compiled_then_the_log_says_why_and_its_fingerprint_is_the_same(caplog, monkeypatch):
+        caplog, monkeypatch):
+    paper = RunConfig(PatternSpec("dense"))
+    for run, device, asked, reason in (
+            (paper, "cuda", "", ""), (paper, "cuda", "0", "SUITE_COMPILE=0"), (paper, "cpu", "1", ""),
+            (paper, "cpu", "", "on a cpu the suite has kernels of its own"), (RUN, "cuda", "", "too short"),
+            (RUN, "cuda", "1", ""), (with_recipe(paper, steps=300), "cuda", "", "too short"),
+            (replace(paper, pattern=PatternSpec("blurred")), "cuda", "1", "changes from step to step")):
+        why = step.why_not(run, device, asked)
+        assert reason in why and bool(reason) == bool(why)
     monkeypatch.delenv("SUITE_COMPILE", raising=False)
     with caplog.at_level(logging.INFO):
         assert step.compiled(build_model(RUN), RUN, "cpu") is None

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_run import (RECIPE, RUN, states_equal, trained, values, weights,
-                       with_recipe)
+from small_run import RUN, states_equal, trained, values, weights, with_recipe
 
 from lib import training
 from lib.resources import PARTS
@@ -22,16 +21,6 @@ from lib.training import train_run
 from suite.tasks import make_source
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """RUN to its end without any interruption: (folder, result)."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return folder, trained(RUN, folder)
-
-
-# The recipe
-
-
 def test_when_steps_pass_then_the_rate_rises_linearly_and_falls_by_a_cosine_to_a_tenth():
     recipe = TrainConfig()
     rates = [training.learning_rate(step, recipe) for step in range(recipe.steps)]
@@ -40,61 +29,36 @@ def test_when_steps_pass_then_the_rate_rises_linearly_and_falls_by_a_cosine_to_a
     assert rates[300 + (12_999 - 300) // 2] == pytest.approx(3e-4 * 0.55, rel=1e-3)
     assert rates[-1] == pytest.approx(3e-5)
     assert sum(rates) == pytest.approx(2.1, abs=0.05)           # the furthest that theta can go at multiplier 1
-
-
-@pytest.mark.parametrize("recipe", [TrainConfig(steps=s, warmup=w) for s, w in ((1, 0), (1, 1), (5, 5))])
-def test_when_a_run_is_shorter_than_its_schedule_then_rates_stay_within_the_peak(recipe):
-    assert all(0 < training.learning_rate(step, recipe) <= recipe.lr for step in range(recipe.steps))
-
-
-def test_when_parameters_are_grouped_then_matrices_alone_decay_and_theta_alone_is_multiplied():
-    model = build_model(RUN)
-    optimizer = training.build_optimizer(model, replace(RECIPE, theta_lr=10.0))
-    found = {}
-    for group in optimizer.param_groups:
-        found |= {id(p): (group["weight_decay"], group["multiplier"]) for p in group["params"]}
-    for name, p in model.named_parameters():
-        matrix, theta = name.split(".")[-1] in ("weight", "qkv", "out", "gate_up"), name.endswith("theta")
-        assert found.pop(id(p)) == (0.1 if matrix else 0.0, 10.0 if theta else 1.0), name
-    assert not found
+    for recipe in (TrainConfig(steps=s, warmup=w) for s, w in ((1, 0), (1, 1), (5, 5))):
+        assert all(0 < training.learning_rate(step, recipe) <= recipe.lr for step in range(recipe.steps))
 
 
 def test_when_trained_plainly_then_weights_agree(tmp_path):
-    """AdamW, decay, clipping and schedule written out, on gradients of the logits' cross-entropy."""
+    """Groups, clipping and schedule written out, on gradients of the logits' cross-entropy."""
     run = with_recipe(steps=6, warmup=2, clip=0.05, theta_lr=7.0, eval_every=0)
-    model = trained(run, tmp_path).model
-    mine, source = build_model(run), make_source(run.data, None)
-    moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in mine.named_parameters()}
-    clipped = 0
+    model, mine, source = trained(run, tmp_path).model, build_model(run), make_source(run.data, None)
+    groups = [{"params": [p], "weight_decay": 0.1 if p.ndim == 2 else 0.0, "own": 7.0 if "theta" in name else 1.0}
+              for name, p in mine.named_parameters()]
+    adam = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8, foreach=False)
     for step in range(6):
         inputs, targets = source.batch(1, step, 4, 16)
+        adam.zero_grad()
         F.cross_entropy(mine(inputs).flatten(0, 1), targets.flatten(), ignore_index=-100).backward()
         total = math.sqrt(sum(p.grad.square().sum().item() for p in mine.parameters()))
-        clipped += total > 0.05
+        assert total > 0.05
+        for p in mine.parameters():
+            p.grad *= 0.05 / total
         rate = 5e-3 * ((step + 1) / 3 if step < 2 else 0.1 + 0.9 * (1 + math.cos(math.pi * (step - 2) / 3)) / 2)
-        with torch.no_grad():
-            for name, p in mine.named_parameters():
-                own = rate * (7.0 if "theta" in name else 1.0)
-                gradient = p.grad * min(1.0, 0.05 / total)
-                first, second = moments[name]
-                first.mul_(0.9).add_(gradient, alpha=0.1)
-                second.mul_(0.95).add_(gradient.square(), alpha=0.05)
-                p.mul_(1 - own * (0.1 if p.ndim == 2 else 0.0))
-                p.sub_(own * (first / (1 - 0.9 ** (step + 1))) / ((second / (1 - 0.95 ** (step + 1))).sqrt() + 1e-8))
-                p.grad = None
-    assert clipped == 6
+        for group in adam.param_groups:
+            group["lr"] = rate * group["own"]
+        adam.step()
     for (name, a), b in zip(model.named_parameters(), mine.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_when_the_multiplier_of_theta_is_zero_then_alpha_stays_and_otherwise_it_moves_with_it(tmp_path):
-    start = build_model(RUN).alphas()
-    moved = {}
-    for multiplier in (0.0, 1.0, 10.0):
-        model = trained(with_recipe(steps=4, theta_lr=multiplier), tmp_path / str(multiplier)).model
-        moved[multiplier] = [abs(a - b) for a, b in zip(model.alphas(), start, strict=True)]
-    assert moved[0.0] == [0.0, 0.0]
-    assert all(0 < one < ten for one, ten in zip(moved[1.0], moved[10.0], strict=True))
+def test_when_the_multiplier_of_theta_is_zero_then_alpha_stays(tmp_path):
+    model = trained(with_recipe(steps=4, theta_lr=0.0), tmp_path).model
+    assert model.alphas() == build_model(RUN).alphas()
 
 
 def test_when_a_tiny_task_is_trained_then_its_loss_falls_and_its_accuracy_rises(tmp_path):
@@ -114,9 +78,6 @@ def test_when_precision_is_bf16_then_losses_stay_near_float32_and_weights_are_fl
     fp32, bf16 = ([m.value for m in r.metrics if m.measure == "train_loss"] for r in runs.values())
     assert fp32 != bf16 and fp32 == pytest.approx(bf16, abs=0.05)
     assert all(p.dtype == torch.float32 for p in runs["bf16"].model.parameters())
-
-
-# What is recorded
 
 
 def test_when_a_record_is_due_then_it_is_the_mean_since_the_last_one(tmp_path, monkeypatch):
@@ -164,20 +125,16 @@ def test_when_evaluations_are_more_or_less_frequent_then_weights_and_the_random_
     assert states_equal(models[0], models[1]) and states_equal(models[0], models[2])
 
 
-def test_when_seeds_differ_then_runs_do_and_when_equal_they_repeat(tmp_path, undisturbed):
-    folder, result = undisturbed
-    again = trained(RUN, tmp_path / "again")
+def test_when_seeds_differ_then_runs_do_and_when_equal_they_repeat_and_report_each_step(
+        tmp_path, undisturbed, monkeypatch):
+    monkeypatch.setattr(training, "PROGRESS_SECONDS", 0.0)
+    (folder, result), seen = undisturbed, []
+    again = trained(RUN, tmp_path / "again", progress=seen.append)
+    assert [report["step"] for report in seen] == list(range(1, 13)) and seen[-1]["seconds_left"] == 0
+    assert set(seen[-1]) == {"step", "steps", "loss", "tokens_per_s", "seconds_left"}
+    assert all(report["tokens_per_s"] > 0 for report in seen)
     assert weights(tmp_path / "again") == weights(folder) and values(again) == values(result)
     assert not states_equal(trained(with_recipe(seed=2), tmp_path / "other").model, result.model)
-
-
-def test_when_training_then_progress_ends_with_the_last_step(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "PROGRESS_SECONDS", 0.0)
-    seen = []
-    trained(RUN, tmp_path, progress=seen.append)
-    assert [report["step"] for report in seen] == list(range(1, 13))
-    assert set(seen[-1]) == {"step", "steps", "loss", "tokens_per_s", "seconds_left"} and seen[-1]["seconds_left"] == 0
-    assert all(report["tokens_per_s"] > 0 for report in seen)
 
 
 def test_when_the_data_have_more_tokens_than_the_model_then_error_gives_both(tmp_path):
