@@ -20,8 +20,10 @@ from suite.experiments.power_law_sigma import draws_for
 from suite.notebook import Notebook
 from suite.plan.cost import training_flops
 from suite.study.comparisons import task_table
-from suite.study.findings import capacity_battery, christoffel, extrapolation, power_law_sigma, window_sweep
-from suite.study.frames import NotTested, Study
+from suite.study.findings import (capacity_battery, christoffel, extrapolation, long_rungs, power_law_sigma,
+                                  window_sweep)
+from suite.study.frames import NotTested, Study, as_table
+from suite.study.stats import Interval
 
 SWEEP, RAMP, FIXED = "01_window_sweep", "Fibonacci, linear ramp", "Fibonacci, fixed"
 
@@ -228,3 +230,10 @@ def test_when_one_model_answers_better_then_battery_context_and_ladder_show_it_b
     assert (beside["low"] > 0).all() and set(beside.index) == {"blimp", "lambada"}
     distances = capacity_battery.by_distance(study)
     assert {"Dense", RAMP} <= set(distances.index) and set(distances["bin"]) == {8}
+
+
+# Notebook 9
+
+def test_when_a_gain_in_accuracy_is_turned_round_then_its_ends_change_places():
+    table = long_rungs.flipped(as_table({24: Interval(0.5, 0.4, 0.7, 9)}))
+    assert table.loc[24, ["estimate", "low", "high"]].tolist() == [-0.5, -0.7, -0.4]
