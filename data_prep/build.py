@@ -110,11 +110,11 @@ def _build_alone(config: CorpusConfig, files: Files, notes: list[str], path: Pat
 
 
 def _require_space(config: CorpusConfig, domains: int, work: Path) -> None:
-    """Raise a SuiteError unless the disk has room for the tokens and, for hub text, a record of 40 bytes a document of
-    100 tokens or more; what `work` holds already is subtracted."""
-    width = np.dtype(tokenizer.token_type(config.vocab)).itemsize + (0.4 if config.hub else 0)
+    """Raise a SuiteError unless the disk has room for the tokens; for hub text twice, as chunks and joined, and for 80
+    bytes a document of 100 tokens or more. What `work` holds already is subtracted."""
+    width = np.dtype(tokenizer.token_type(config.vocab)).itemsize
     there = sum(file.stat().st_size for file in work.rglob("*") if file.is_file())
-    needed = domains * sum(config.asked.values()) * width + 50_000_000 - there
+    needed = domains * sum(config.asked.values()) * (2 * width + 0.8 if config.hub else width) + 50_000_000 - there
     free = shutil.disk_usage(work.parent).free
     if free < needed:
         raise SuiteError(f"{work.parent} has {free / 1e6:.0f} MB free; the corpus needs up to {needed / 1e6:.0f} MB. "

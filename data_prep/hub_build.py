@@ -1,4 +1,4 @@
-"""A corpus of hub domains: read, tokenised and written as it arrives, so that a killed build resumes where it was.
+"""A corpus of hub domains: read, tokenised and kept as it arrives, so that a killed build resumes where it was.
 
 A hash of a document decides whether it is held out: the choice does not depend on the order of the documents, and no
 text is on both sides.
@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import math
-import os
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,12 +31,10 @@ from lib.text import duration
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-CHUNK = 1 << 21         # characters that are tokenised together, on all cores
+CHUNK = 1 << 21         # characters that are tokenised together, on all cores: the most work that a kill costs
 MARGIN = 1.5            # documents held out, over those asked for; the surplus is left out
 SAY_EVERY = 10.0        # seconds between two messages of progress
-COMMIT_EVERY = 20.0     # seconds between commits: the most work that a kill costs
-JOURNAL = ".journal.json"       # hidden, like everything that is no part of the result
-RECORD = np.dtype([("start", "<i8"), ("file", "<i4"), ("row", "<i8"), ("digest", "<u8")])    # of a document
+RECORD = np.dtype([("tokens", "<i8"), ("file", "<i4"), ("row", "<i8"), ("digest", "<u8")])   # of a document
 Facts = dict[str, Any]
 
 
@@ -60,11 +57,11 @@ def build(config: CorpusConfig, work: Path, say: Say) -> tuple[Facts, Facts]:
                 f"the tokeniser {config.tokenizer} has {named.get_vocab_size()} pieces; the model needs a row for each")
     evaluations = fetch(work / "evaluations", say)
     pieces = own_pieces(config, readers, named, work, say)
-    journal, facts = Journal(config, work, say), {}
-    for reader in readers:
-        with closing(Filling(config, reader, pieces, journal)) as filling:
-            filling.run()
-            facts[reader.name] = filling.finish()
+    fillings = [Filling(config, reader, pieces, work) for reader in readers]
+    progress, facts = Progress(config, fillings, say), {}
+    for filling in fillings:
+        filling.run(progress)
+        facts[filling.name] = filling.finish()
     return facts, {"tokenizer": config.tokenizer or "the suite's own", "apart": list(config.apart),
                    "evaluations": evaluations}
 
@@ -131,103 +128,46 @@ def complete(reader: Reader) -> Iterator[dict[str, str]]:
             yield dict(zip(wanted.columns, texts, strict=True))
 
 
-class Journal:
-    """`state` of each domain by name, as JSON: counts of what its files hold, and the position up to which it was read.
-
-    A killed build resumes from its last commit: its files are cut to what the state counts. `tell` reports tokens of
-    all domains, tokens a second, and the time left.
-    """
-
-    def __init__(self, config: CorpusConfig, work: Path, say: Say) -> None:
-        self.work, self.path, self.say = work, work / JOURNAL, say
-        self.state: dict[str, Any] = json.loads(self.path.read_text("utf-8")) if self.path.is_file() else {}
-        self.total, self.start = len(config.domains) * sum(config.asked.values()), self.done
-        self.begun, self.committed, self.told = time.monotonic(), time.monotonic(), -math.inf
-        if self.start:
-            say(f"going on after {self.start:,} tokens that are there")
-
-    @property
-    def done(self) -> int:
-        return sum(state[split]["tokens"] for state in self.state.values() for split in SPLITS)
-
-    def commit(self, files: Iterable[BinaryIO] = (), every: float = 0.0) -> None:
-        """Force `files` and then the state to the disk, if the last time was `every` seconds ago."""
-        if time.monotonic() - self.committed >= every:
-            for file in files:
-                file.flush()
-                os.fsync(file.fileno())
-            write_atomically(self.path, json.dumps(self.state).encode(), durable=True)
-            self.committed = time.monotonic()
-
-    def tell(self, name: str, every: float = 0.0) -> None:
-        now = time.monotonic()
-        if now - self.told >= every:
-            self.told, done = now, self.done
-            rate = (done - self.start) / max(now - self.begun, 1e-9)
-            left = f", about {duration((self.total - done) / rate)} left" if rate else ""
-            share = done / max(self.total, 1)
-            self.say(f"{name}: {done:,} of {self.total:,} tokens in all ({share:.0%}), {rate:,.0f} a second{left}")
-
-
 class Filling:
-    """Writes one domain into `train-<name>.bin` and `heldout-<name>.bin`, and a record of each document.
+    """Tokens of one domain: a hidden file for each chunk of documents, in the end one file a split.
 
-    `seen` holds a hash of each text: about 100 bytes of memory a document.
+    A file of a chunk is whole or absent, and has the `state` after it: counts, and the position up to which the domain
+    was read. So a killed build resumes after the last one. `seen` holds a hash of each text: about 100 bytes of memory
+    a document.
     """
 
-    def __init__(self, config: CorpusConfig, reader: Reader, pieces: Tokenizer, journal: Journal) -> None:
-        self.config, self.reader, self.pieces, self.journal, self.name = config, reader, pieces, journal, reader.name
-        self.type = np.dtype(tokenizer.token_type(config.vocab))
+    def __init__(self, config: CorpusConfig, reader: Reader, pieces: Tokenizer, work: Path) -> None:
+        self.config, self.reader, self.pieces, self.work, self.name = config, reader, pieces, work, reader.name
+        self.parts = sorted(work.glob(f".{self.name}-*.npz"))
+        self.state: dict[str, Any] = json.loads(str(np.load(self.parts[-1])["state"])) if self.parts else {}
         identity = [source.identity() for source in reader.sources]
-        if journal.state.get(self.name, {}).get("identity") != identity:        # new, or the data set has changed
-            journal.state[self.name] = {"identity": identity, "position": [0, 0], "exhausted": False, "removed": {},
-                                        **{split: {"documents": 0, "tokens": 0, "bytes": 0} for split in SPLITS}}
-            journal.commit()
-        self.state: dict[str, Any] = journal.state[self.name]
-        self.files = {(split, kind): self.open(split, kind) for split in SPLITS for kind in ("bin", "records")}
-
-    def path(self, split: str, kind: str) -> Path:
-        return self.journal.work / f"{'' if kind == 'bin' else '.'}{split}-{self.name}.{kind}"
-
-    def open(self, split: str, kind: str) -> BinaryIO:
-        """The file at its committed length, for appending; a SuiteError if it is shorter."""
-        path, there = self.path(split, kind), self.state[split]
-        length = there["tokens"] * self.type.itemsize if kind == "bin" else there["documents"] * RECORD.itemsize
-        path.touch()
-        if path.stat().st_size < length:
-            raise SuiteError(f"{path} is shorter than when it was written; delete {path.parent} to build it again")
-        os.truncate(path, length)
-        return path.open("ab")
-
-    def close(self) -> None:
-        for file in self.files.values():
-            file.close()
+        if self.state.get("identity") != identity:              # new, or the data set has changed
+            while self.parts:
+                self.parts.pop().unlink()
+            self.state = {"identity": identity, "position": [0, 0], "removed": {},
+                          **{split: {"documents": 0, "tokens": 0, "bytes": 0} for split in SPLITS}}
 
     def missing(self, split: str) -> int:
         return self.config.asked[split] - self.state[split]["tokens"]
 
     @property
     def over(self) -> bool:
-        return self.state["exhausted"] or not any(map(self.missing, SPLITS))
+        return not any(map(self.missing, SPLITS))
 
-    def run(self) -> None:
-        """Read until both splits have what was asked for, or the text ends; commit now and then, and at the end."""
+    def run(self, progress: Progress) -> None:
+        """Read until both splits have what was asked for, or the text ends."""
         if not self.over:
             self.seen = {digest for split in SPLITS for digest in self.records(split)["digest"].tolist()}
             for chunk in ahead(chunks(self.reader.documents(tuple(self.state["position"])))):
                 self.add(chunk)
-                self.journal.tell(self.name, SAY_EVERY)
+                progress.tell(self.name, SAY_EVERY)
                 if self.over:
                     break
-                self.journal.commit(self.files.values(), COMMIT_EVERY)
-            self.state["exhausted"] = any(map(self.missing, SPLITS))
-            self.journal.commit(self.files.values())
-        self.journal.total -= sum(map(self.missing, SPLITS))        # what a finite domain lacks
-        self.journal.tell(self.name)
+        progress.total -= sum(map(self.missing, SPLITS))        # what a finite domain lacks
+        progress.tell(self.name)
 
     def records(self, split: str) -> np.ndarray:
-        self.files[split, "records"].flush()
-        return np.fromfile(self.path(split, "records"), RECORD)
+        return np.concatenate([np.empty(0, RECORD), *(np.load(part)[f"{split}-records"] for part in self.parts)])
 
     def add(self, chunk: list[HubDocument]) -> None:
         """Tokenise a chunk on all cores, then take its documents one by one in order: chunks leave no trace."""
@@ -235,40 +175,66 @@ class Filling:
         splits = ["heldout" if held_out(document, self.config) else "train" for document in chunk]
         wanted = [at for at, split in enumerate(splits) if digests[at] not in self.seen and self.missing(split)]
         encoded = dict(zip(wanted, tokenizer.encode(self.pieces, [chunk[at].text for at in wanted]), strict=True))
+        kept = {split: [np.empty(0, tokenizer.token_type(self.config.vocab))] for split in SPLITS}
+        records: dict[str, list[tuple[int, ...]]] = {split: [] for split in SPLITS}
         for at, (document, split, digest) in enumerate(zip(chunk, splits, digests, strict=True)):
             if self.over:
                 break
-            copies, removed = int(digest in self.seen), self.state["removed"]
+            copies, removed, there = int(digest in self.seen), self.state["removed"], self.state[split]
             for what, count in (("rows without text", document.passed_over), ("exact copies of documents", copies)):
                 if count:
                     removed[what] = removed.get(what, 0) + count
             if not copies and self.missing(split):
-                self.write(split, document, digest, encoded[at])
+                tokens = encoded[at][:self.missing(split)]
+                kept[split].append(tokens)
+                records[split].append((len(tokens), document.file, document.row, digest))
                 self.seen.add(digest)
+                there["documents"] += 1
+                there["tokens"] += len(tokens)
+                there["bytes"] += len(document.text.encode()) * len(tokens) // len(encoded[at])
             self.state["position"] = list(document.after)
-
-    def write(self, split: str, document: HubDocument, digest: int, tokens: np.ndarray) -> None:
-        there, kept = self.state[split], tokens[:self.missing(split)]
-        record = np.array((there["tokens"], document.file, document.row, digest), RECORD)
-        self.files[split, "bin"].write(kept.astype(self.type).tobytes())
-        self.files[split, "records"].write(record.tobytes())
-        there["documents"] += 1
-        there["tokens"] += len(kept)
-        there["bytes"] += len(document.text.encode()) * len(kept) // len(tokens)
+        content = io.BytesIO()
+        np.savez(content, state=json.dumps(self.state), **{split: np.concatenate(kept[split]) for split in SPLITS},
+                 **{f"{split}-records": np.array(records[split], RECORD) for split in SPLITS})
+        self.parts.append(self.work / f".{self.name}-{len(self.parts):06}.npz")
+        write_atomically(self.parts[-1], content.getvalue(), durable=True)
 
     def finish(self) -> Facts:
-        """Write where documents start and come from; returns the domain's facts. A SuiteError if it is too short."""
+        """Write the domain's files; returns its facts. A SuiteError if it is too short."""
         sources, counts = self.reader.sources, {split: self.state[split] for split in SPLITS}
         self.config.require_enough(
             self.name, {split: count["tokens"] for split, count in counts.items()}, sources[-1].set.finite,
             f"ask for fewer, or complete the copy of {', '.join(source.set.path for source in sources)}")
         for split in SPLITS:
-            records = self.records(split)
-            places = np.stack([records["file"].astype(np.int64), records["row"]], axis=1)
-            np.save(self.journal.work / f"{split}-{self.name}.starts.npy", records["start"])
-            np.save(self.journal.work / f"{split}-{self.name}.places.npy", places)
+            stem, records = f"{self.work}/{split}-{self.name}", self.records(split)
+            with open(f"{stem}.bin", "wb") as file:
+                for part in self.parts:
+                    file.write(np.load(part)[split].tobytes())
+            np.save(f"{stem}.starts.npy", np.cumsum(records["tokens"]) - records["tokens"])
+            np.save(f"{stem}.places.npy", np.stack([records["file"].astype(np.int64), records["row"]], axis=1))
         return {**counts, "removed": dict(sorted(self.state["removed"].items())),
                 "sources": [{**one.facts(), "files": list(map(one.name, one.files))} for one in sources]}
+
+
+class Progress:
+    """Messages of progress: tokens of all domains, tokens a second, and the time left."""
+
+    def __init__(self, config: CorpusConfig, fillings: list[Filling], say: Say) -> None:
+        self.fillings, self.say, self.begun, self.told = fillings, say, time.monotonic(), -math.inf
+        self.total, self.start = len(fillings) * sum(config.asked.values()), self.done
+        if self.start:
+            say(f"going on after {self.start:,} tokens that are there")
+
+    @property
+    def done(self) -> int:
+        return sum(filling.state[split]["tokens"] for filling in self.fillings for split in SPLITS)
+
+    def tell(self, name: str, every: float = 0.0) -> None:
+        if (now := time.monotonic()) - self.told >= every:
+            self.told, done = now, self.done
+            rate, share = (done - self.start) / max(now - self.begun, 1e-9), done / max(self.total, 1)
+            left = f", about {duration((self.total - done) / rate)} left" if rate else ""
+            self.say(f"{name}: {done:,} of {self.total:,} tokens in all ({share:.0%}), {rate:,.0f} a second{left}")
 
 
 def chunks(documents: Iterable[HubDocument]) -> Iterator[list[HubDocument]]:

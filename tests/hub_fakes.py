@@ -23,7 +23,7 @@ WORDS = LEXICON["adj"] + LEXICON["thing"] + LEXICON["trade"] + LEXICON["place"]
 CONFIG = CorpusConfig(vocab=400, train_tokens=12_000, heldout_tokens=2_000, hub=("fineweb_edu", "tinystories", "math"),
                       apart=("wikitext103",))
 PROGRAM = ("import data_prep.hub_build as hub_build; hub_build.CHUNK = 3000; "
-           "hub_build.SAY_EVERY = hub_build.COMMIT_EVERY = 0.0; "
+           "hub_build.SAY_EVERY = 0.0; "
            "import data_prep.hub_reader as hub_reader; hub_reader.WAIT = 0.02; import datasets; "
            "datasets.config.STREAMING_READ_RETRY_INTERVAL = datasets.config.STREAMING_OPEN_RETRY_INTERVAL = 0.02; "
            "datasets.config.STREAMING_READ_MAX_RETRIES = 2; "

@@ -135,14 +135,12 @@ def test_when_blocks_are_counted_then_they_are_those_of_the_mask(T, size):
 
 @pytest.mark.parametrize("T", [5, 33, 70])
 def test_when_keys_are_gathered_then_values_and_gradients_are_the_references(T):
-    x = Tensors.random(SMALL, T, grad=True)
-    results = []
-    for name in ("gather", "reference"):
-        out = cases.attention(name, SMALL, T, grad=True).attend(x)
-        results.append([out, *torch.autograd.grad(out, (x.q, x.k, x.v), x.d_out)])
-    for own, reference in zip(*results, strict=True):
-        largest = float(reference.detach().abs().max())
-        assert torch.allclose(own, reference, rtol=0, atol=32 * torch.finfo(torch.float32).eps * largest)
+    own, expected = ([how.attend(x), *cases.prepared(how, SMALL, T, "forward+backward")()]
+                     for x in [Tensors.random(SMALL, T, grad=True)]
+                     for how in (cases.attention(name, SMALL, T, grad=True) for name in ("gather", "reference")))
+    for a, b in zip(own, expected, strict=True):
+        limit = 32 * torch.finfo(torch.float32).eps * float(b.detach().abs().max())
+        assert torch.allclose(a, b, rtol=0, atol=limit)
 
 
 def test_when_a_call_is_prepared_then_it_gives_the_output_or_every_gradient():
@@ -268,9 +266,8 @@ def made_up(measure: str, ratio: float | None, **more) -> Row:
 def test_when_rows_are_written_then_the_file_is_a_list_with_the_fields_that_the_readme_explains():
     path = rows.write([made_up("time", 3.0), made_up("time", None, note="not available: numba")])
     plain = json.loads(path.read_text())
-    assert isinstance(plain, list) and {"measure", "backend", "against", "pass", "length", "ratio",
-                                        "spread"} <= set(plain[0])
-    assert set(plain[0]) == set(rows.FIELDS)
+    assert isinstance(plain, list) and set(plain[0]) == set(rows.FIELDS)
+    assert {"measure", "backend", "against", "pass", "length", "ratio", "spread"} <= set(rows.FIELDS)
     readme = (path.parent / "README.md").read_text()
     assert all(f"`{name}`" in readme for name in (*rows.FIELDS, *rows.MEASURES))
     path.write_text(path.read_text().replace('"ratio"', '"rate"'))
@@ -292,30 +289,19 @@ def test_when_the_command_is_given_then_a_quick_measurement_leaves_the_full_one_
 
 # A quiet machine
 
-def test_when_times_are_measured_then_no_worker_gets_a_slot_until_they_are():
-    events = []
+@pytest.mark.parametrize("first", ["measures", "trains"])
+def test_when_one_measures_or_trains_then_the_other_waits_until_it_is_done(first):
+    events, said = [], []
+    ways = {"measures": lambda: quiet(said.append), "trains": lambda: worker.slot(1, lambda: time.sleep(0.01))}
+    (second,) = ways.keys() - {first}
 
-    def train():
-        with worker.slot(2, lambda: time.sleep(0.01)):
-            events.append("trains")
-    with quiet():
-        thread = threading.Thread(target=train)
-        thread.start()
-        time.sleep(0.5)
-        events.append("measured")
-    thread.join()
-    assert events == ["measured", "trains"]
-
-
-def test_when_a_run_is_in_hand_then_it_is_waited_for():
-    said, events = [], []
-    with worker.slot(1, lambda: None):
-        def wait():
-            with quiet(said.append):
-                events.append("measures")
+    def wait():
+        with ways[second]():
+            events.append(second)
+    with ways[first]():
         thread = threading.Thread(target=wait)
         thread.start()
         time.sleep(0.3)
-        events.append("trained")
+        events.append(first)
     thread.join()
-    assert events == ["trained", "measures"] and "trains now" in said[0]
+    assert events == [first, second] and (first == "measures" or "trains now" in said[0])

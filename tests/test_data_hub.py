@@ -93,20 +93,18 @@ def test_when_rows_have_no_text_then_they_are_passed_over_and_counted(own):
     assert [(d.text, d.row, d.passed_over) for d in reader("tinystories").documents()] == [("one", 0, 0), ("two", 3, 2)]
 
 
-class Dropping:
+def dropping(batch: int, failures: int, error: Exception):
     """`hub_reader.tables` of a hub whose connection drops after each batch of rows, and at times does not come back."""
+    calls = itertools.count(1)
 
-    def __init__(self, batch: int, failures: int, error: Exception) -> None:
-        self.batch, self.failures, self.error, self.calls = batch, failures, error, 0
-
-    def __call__(self, file: str, row: int):
-        self.calls += 1
-        if self.calls % (self.failures + 1):
-            raise self.error
+    def tables(file: str, row: int):
+        if next(calls) % (failures + 1):
+            raise error
         table = parquet.read_table(file)
         if row < len(table):
-            yield table.slice(row, self.batch)
-            raise self.error
+            yield table.slice(row, batch)
+            raise error
+    return tables
 
 
 @pytest.fixture
@@ -125,14 +123,14 @@ OF_THE_CLIENT = next(kind for kind in huggingface_hub.errors.HfHubHTTPError.__mr
                                    OF_THE_CLIENT("peer closed connection without sending complete message body")])
 def test_when_the_connection_drops_again_and_again_then_no_document_is_lost_or_read_twice(error, remote, monkeypatch):
     whole = list(reader("math").documents())
-    monkeypatch.setattr(hub_reader, "tables", Dropping(37, ATTEMPTS - 2, error))
+    monkeypatch.setattr(hub_reader, "tables", dropping(37, ATTEMPTS - 2, error))
     assert list(reader("math").documents()) == whole
     assert remote[:4] == [hub_reader.WAIT * 2 ** n for n in range(4)]
 
 
 def test_when_the_hub_stays_away_then_the_error_says_that_a_rerun_goes_on(remote, monkeypatch):
     own = reader("fineweb_edu")
-    monkeypatch.setattr(hub_reader, "tables", Dropping(37, 10 ** 6, ConnectionError("no route to host")))
+    monkeypatch.setattr(hub_reader, "tables", dropping(37, 10 ** 6, ConnectionError("no route to host")))
     with pytest.raises(Disconnected,
                        match=rf"row 0: the hub did not answer {ATTEMPTS} times .*no route to host.*run again"):
         next(own.documents())

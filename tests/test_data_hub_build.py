@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
-import psutil
 import pytest
 import tokenizers
 from hub_fakes import CONFIG, decoded, make_hub, pretend_llama, sentences, start, web, write
@@ -21,7 +20,7 @@ from hub_server import COMMIT, Hub
 from data_prep import build, hub, hub_build, hub_reader, tokenizer
 from data_prep.config import CorpusConfig
 from data_prep.hub import DOMAINS, EVALUATIONS
-from data_prep.hub_reader import HubDocument, Reader
+from data_prep.hub_reader import HubDocument
 from lib import paths
 from lib.config import DataConfig
 from lib.data import SPLITS, Corpus, domains_of, load_tokenizer
@@ -120,18 +119,15 @@ def test_when_the_connection_is_lost_and_a_rerun_killed_then_reruns_go_on_and_th
     monkeypatch.setattr(hub.Source, "identity", lambda self: [list(self.files)])
     monkeypatch.setattr(hub_reader.time, "sleep", waits.append)
     monkeypatch.setattr(hub_build, "CHUNK", 3000)
-    monkeypatch.setattr(hub_build, "COMMIT_EVERY", 0.0)
     monkeypatch.setattr(hub_build, "own_pieces", lambda *a: [pieces(*a), trained.append(1)][0])
     with monkeypatch.context() as patch:
         patch.setattr(hub_reader, "tables", lost)
-        with pytest.raises(hub_reader.Disconnected, match="OpenMathInstruct-2.*row 40.*read is kept") as caught:
+        with pytest.raises(hub_reader.Disconnected, match="OpenMathInstruct-2.*row 40.*read is kept"):
             build.corpus(CONFIG)
-    assert caught and not [file for file in psutil.Process().open_files() if f"{hub_outputs}" in file.path
-                           and "math" in file.path]
-    assert len(waits) == hub_reader.ATTEMPTS - 1
     (work,) = (hub_outputs / "data").glob(".building-*")
-    state = json.loads((work / hub_build.JOURNAL).read_text())
-    assert 0 < state["math"]["train"]["tokens"] < 12_000 and state["math"]["position"] > [0, 0]
+    assert len(waits) == hub_reader.ATTEMPTS - 1 and list(work.glob(".math-*.npz"))
+    for left in (work / ".math-999999.npz.partial", work / "train-math.bin"):       # of a kill while writing
+        left.write_bytes(b"half")
     starts = noted(monkeypatch)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(build, "_write_manifest", mock.Mock(side_effect=KeyboardInterrupt))
@@ -162,33 +158,6 @@ def test_when_a_data_set_changed_meanwhile_then_its_domain_starts_again_and_the_
     assert facts["math"]["train"]["tokens"] == len(tokens) == MORE.train_tokens
 
 
-def test_when_files_go_beyond_the_last_commit_then_that_is_cut_off_and_shorter_ones_are_an_error(hub_outputs):
-    config = dataclasses.replace(MORE, hub=("fineweb_edu",))
-    reader = Reader("fineweb_edu", DOMAINS["fineweb_edu"], print)
-    pieces = hub_build.own_pieces(config, [reader], None, hub_outputs, print)
-    documents = list(reader.documents())
-
-    def filling() -> hub_build.Filling:
-        opened = hub_build.Filling(config, reader, pieces, hub_build.Journal(config, hub_outputs, print))
-        opened.seen = set()
-        return opened
-    first = filling()
-    first.add(documents[:30])
-    first.journal.commit(first.files.values())
-    first.add(documents[30:40])
-    # what a kill would leave, and the rest of a buffer
-    first.close()
-    committed = json.loads((hub_outputs / hub_build.JOURNAL).read_text())["fineweb_edu"]
-    file = hub_outputs / "train-fineweb_edu.bin"
-    assert file.stat().st_size > 2 * committed["train"]["tokens"] > 0
-    again = filling()
-    assert again.state == committed and file.stat().st_size == 2 * committed["train"]["tokens"]
-    again.close()
-    file.write_bytes(b"cut")
-    with pytest.raises(SuiteError, match="train-fineweb_edu.bin is shorter than when it was written; delete .* to"):
-        filling()
-
-
 def test_when_text_is_short_then_finite_domains_give_what_they_have_and_others_are_an_error(hub_outputs):
     big = dataclasses.replace(CONFIG, hub=("wikitext103",), apart=(), train_tokens=60_000, heldout_tokens=6_000)
     corpus = build.corpus(big)
@@ -204,7 +173,7 @@ def test_when_text_is_short_then_finite_domains_give_what_they_have_and_others_a
 def test_when_the_disk_is_full_then_the_error_comes_before_any_text(hub_outputs, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1_000_000))
     monkeypatch.setattr(hub_build, "build", lambda *a: pytest.fail("started"))
-    with pytest.raises(SuiteError, match=r"has 1 MB free; the corpus needs up to 24\d\d MB"):
+    with pytest.raises(SuiteError, match=r"has 1 MB free; the corpus needs up to 48\d\d MB"):
         build.corpus(dataclasses.replace(CONFIG, vocab=32_768, train_tokens=250_000_000, heldout_tokens=1_000_000))
 
 
