@@ -158,7 +158,7 @@ class Filling:
         """Read until both splits have what was asked for, or the text ends."""
         if not self.over:
             self.seen = {digest for split in SPLITS for digest in self.records(split)["digest"].tolist()}
-            for chunk in ahead(chunks(self.reader.documents(tuple(self.state["position"])))):
+            for chunk in ahead(self.reader.documents(tuple(self.state["position"]))):
                 self.add(chunk)
                 progress.tell(self.name, SAY_EVERY)
                 if self.over:
@@ -237,22 +237,16 @@ class Progress:
             self.say(f"{name}: {done:,} of {self.total:,} tokens in all ({share:.0%}), {rate:,.0f} a second{left}")
 
 
-def chunks(documents: Iterable[HubDocument]) -> Iterator[list[HubDocument]]:
-    chunk, size = [], 0
-    for document in documents:
-        chunk.append(document)
-        size += len(document.text)
-        if size >= CHUNK:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-def ahead(made: Iterator[list[HubDocument]]) -> Iterator[list[HubDocument]]:
-    """The same chunks; the next one is read while one is tokenised."""
+def ahead(documents: Iterator[HubDocument]) -> Iterator[list[HubDocument]]:
+    """The documents in chunks; the next chunk is read while one is tokenised."""
+    def chunk() -> list[HubDocument]:
+        read, size = [], 0
+        while size < CHUNK and (document := next(documents, None)) is not None:
+            read.append(document)
+            size += len(document.text)
+        return read
     with ThreadPoolExecutor(1, thread_name_prefix="hub reader") as pool:
-        coming = pool.submit(next, made, None)
-        while (chunk := coming.result()) is not None:
-            coming = pool.submit(next, made, None)
-            yield chunk
+        coming = pool.submit(chunk)
+        while found := coming.result():
+            coming = pool.submit(chunk)
+            yield found

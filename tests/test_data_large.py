@@ -50,14 +50,3 @@ def test_when_windows_are_drawn_then_the_last_possible_one_is_the_end_of_the_fil
     inputs, targets = text_source(large).batch(0, 0, 3, 100)
     assert inputs[0].tolist() == list(range(MARK - 100, MARK)) and (inputs[1] == inputs[0]).all()
     assert targets[0].tolist() == list(range(MARK - 99, MARK + 1))
-
-
-def test_when_windows_are_drawn_at_random_then_the_part_beyond_4_gib_has_its_share(large):
-    """A quarter of the places lies in the last quarter: a 32-bit place would never be there, or be negative."""
-    tokens = np.asarray(large.tokens("train", "web"))
-    random = np.random.default_rng([5, 0])
-    random.random(400)
-    places = (random.random(400) * (len(tokens) - 8)).astype(np.int64)
-    inputs, _ = text_source(large).batch(5, 0, 400, 8)
-    assert places.min() >= 0 and (places > 3 << 29).mean() == pytest.approx(0.25, abs=0.07)
-    assert [row.tolist() for row in inputs.numpy()] == [tokens[p:p + 8].astype(int).tolist() for p in places]
