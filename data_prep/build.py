@@ -181,7 +181,6 @@ class Domain:
 
 
 def size(documents: Sequence[Document]) -> int:
-    """Bytes of the texts in UTF-8."""
     return sum(len(document.text.encode()) for document in documents)
 
 

@@ -31,7 +31,6 @@ class CorpusConfig:
 
     @property
     def asked(self) -> dict[str, int]:
-        """Tokens a domain, by split."""
         return {"train": self.train_tokens, "heldout": self.heldout_tokens}
 
     def __post_init__(self) -> None:

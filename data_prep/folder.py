@@ -79,11 +79,11 @@ def _refuse_what_is_no_text(path: Path) -> None:
     next(_parquet_rows(path) if path.suffix.lower() == ".parquet" else _decoded(path), None)
 
 
-def _decoded(path: Path) -> Iterator[str]:
-    """The file's text in blocks, without a byte order mark; the error names the offset of a byte that is not UTF-8."""
+def _decoded(path: Path, lines: bool = False) -> Iterator[str]:
+    """The file's text in blocks or lines, without a byte order mark; an error names the offset of what is not UTF-8."""
     with path.open(encoding="utf-8-sig") as file:
         try:
-            while block := file.read(READ):
+            while block := file.readline() if lines else file.read(READ):
                 if "\0" in block:
                     raise SuiteError(f"{path} is binary (it has zero bytes), not text in UTF-8")
                 yield block
@@ -133,7 +133,7 @@ def _pieces(paragraph: str) -> Iterator[str]:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(_decoded(path, lines=True), 1):
         if line.strip():
             try:
                 row = json.loads(line)
@@ -141,16 +141,8 @@ def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 raise SuiteError(f"{path}, line {number} is not JSON: {error.msg} at column {error.colno}; write one "
                                  "object a line") from error
             if not isinstance(row, dict):
-                raise SuiteError(f"{path}, line {number} is JSON, but no object: {line[:60]!r}; one object a line")
+                raise SuiteError(f"{path}, line {number} is JSON, but no object: {line[:60].rstrip()!r}; one object a line")
             yield f"line {number}", row
-
-
-def _lines(path: Path) -> Iterator[str]:
-    pending = ""
-    for block in _decoded(path):
-        *lines, pending = (pending + block).split("\n")
-        yield from lines
-    yield pending
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -167,7 +159,6 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _rows(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], name: str, notes: list[str]) -> Iterator[str]:
-    """The text of each row, from the columns that the first rows show to be text."""
     sample = list(itertools.islice(rows, SAMPLE))
     if not sample:
         raise SuiteError(f"{path} has no rows; remove it or fill it")

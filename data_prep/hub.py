@@ -70,7 +70,6 @@ class Source:
         return f"{self.set.path}/{inside}"
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest says of it."""
         return {"dataset": self.set.path, "config": self.set.config, "split": self.set.split, "revision": self.revision,
                 "licence": self.set.licence}
 
@@ -113,7 +112,6 @@ def subsets(wanted: HubSet) -> list[str]:
 
 
 def put_there(wanted: HubSet) -> Path | None:
-    """The folder of SUITE_HUB with a copy of a set, if there is one."""
     folder = Path(os.environ.get("SUITE_HUB", "")).expanduser() / wanted.path
     return folder if os.environ.get("SUITE_HUB") and folder.is_dir() else None
 

@@ -87,7 +87,6 @@ def own_pieces(config: CorpusConfig, readers: Iterable[Reader], named: Tokenizer
 
 
 def hashed(text: str, key: str = "") -> int:
-    """64 bits."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=key.encode()).digest(), "little")
 
 

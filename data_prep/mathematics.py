@@ -33,7 +33,6 @@ class Problem:
 
 @dataclass(frozen=True)
 class Givens:
-    """What a worksheet states at its top, by name."""
     prices: dict[str, int]              # coins a piece
     speeds: dict[str, int]              # miles an hour
     rooms: dict[str, tuple[int, int]]   # length and width, feet
@@ -237,7 +236,6 @@ KINDS: tuple[Callable[[Writer, Givens], Problem], ...] = (
 
 
 def again(w: Writer, earlier: dict[int, Problem]) -> Problem:
-    """A problem about the answer to an earlier one."""
     number = w.pick(list(earlier))
     old, by = earlier[number].answer, w.number(2, 12)
     said = f"The answer to problem {number} was {old}."

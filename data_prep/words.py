@@ -33,7 +33,6 @@ class Writer:
         self._names: set[str] = set()
 
     def number(self, low: int, high: int) -> int:
-        """An integer, low <= n <= high."""
         return low + int(self.random() * (high - low + 1))
 
     def chance(self, probability: float) -> bool:

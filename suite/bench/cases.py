@@ -58,7 +58,6 @@ class Setting:
         return a_head * self.heads, a_head * self.kv_heads
 
     def wait(self) -> None:
-        """Until the device has done what it was given."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -87,7 +86,6 @@ class Attention:
 
 
 def dense(x: Tensors) -> torch.Tensor:
-    """Causal SDPA."""
     return F.scaled_dot_product_attention(x.q, x.k, x.v, is_causal=True, enable_gqa=x.q.shape[1] != x.k.shape[1])
 
 
@@ -155,7 +153,6 @@ def prepared(how: Attention, setting: Setting, T: int, pass_: str) -> Callable[[
 
 
 def call_of(name: str, setting: Setting, T: int, pass_: str) -> Callable[[], object]:
-    """One call of the attention called `name`."""
     return prepared(attention(name, setting, T, pass_ != "forward"), setting, T, pass_)
 
 

@@ -151,7 +151,6 @@ class Bench:
                 for name, lacks in self.lacking.items() if lacks for pass_ in PASSES]
 
     def left_out(self, name: str, T: int, pass_: str) -> str:
-        """Why a call is not made; empty: it is."""
         device = self.setting.device.type
         if name == "flex" and pass_ != "forward" and device == "cpu":
             return "left out: FlexAttention has no backward pass on a CPU"
@@ -261,7 +260,6 @@ class Bench:
                               keys=keys) for name, (backend, keys) in about.items()]
 
     def training(self) -> list[Row]:
-        """Whole steps against dense attention in float32, eager."""
         if (setting := self.scope.step) is None:
             return []
         T, model, rows = setting.train.length, setting.model, []

@@ -38,7 +38,6 @@ def extra_memory(setting: Setting, cases: Sequence[Case]) -> list[float | None]:
 
 
 def measured(setting: Setting, case: Case) -> float | None:
-    """The same of one case, in this process."""
     import psutil
     name, T, pass_ = case
     call_of(name, setting, min(SMALL, T), pass_)()

@@ -70,7 +70,6 @@ class Row:
         assert self.ratio is not None or self.note, "a row without a ratio says why"
 
     def plain(self) -> dict[str, Any]:
-        """The row as the file has it."""
         return {name.rstrip("_"): value for name, value in dataclasses.asdict(self).items()}
 
     @classmethod

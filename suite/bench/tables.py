@@ -15,7 +15,6 @@ BUSY = 0.1                                 # share of the cores in use by others
 
 
 def own_backend(rows: Sequence[Row]) -> str:
-    """The fastest kind of backend that was measured."""
     there = {row.backend for row in select(rows, "time")}
     return next(name for name in FASTEST if name in there)
 
@@ -109,7 +108,6 @@ def disturbed(rows: Sequence[Row]) -> str:
 
 
 def text(rows: Sequence[Row]) -> str:
-    """Everything for a terminal."""
     first = next(row for row in rows if row.ratio is not None)
     parts, backend = [setting(first), disturbed(rows)], own_backend(rows)
     for pass_ in passes(rows):

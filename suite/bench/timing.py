@@ -17,7 +17,6 @@ Timed = Callable[[Callable[[], object], int], float]        # seconds of a call,
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of some rounds and its quartiles."""
     median: float
     low: float
     high: float

@@ -61,7 +61,6 @@ def watched(name: str, tiny: bool, seconds: float) -> tuple[list[Plain], Plain]:
 
 
 def table(part: str, rows: list[Plain], end: Plain) -> str:
-    """What a part found, in a few lines."""
     lines = [f"\n{part}: {end['status']}, {end['seconds']:.0f} s"]
     if part == "verify":
         wrong = [row for row in rows if not row["ok"]]
