@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import shutil
 from types import SimpleNamespace
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from eval_fakes import only, run_of, uniform
-from hub_fakes import CONFIG, make_hub, pretend_llama, write
+from hub_fakes import make_hub, pretend_llama, write
 
-from data_prep import build, hub_build, tokenizer
+from data_prep import hub_build, tokenizer
 from data_prep.tokenizer import end_of
 from lib.config import DataConfig, Evaluation
 from lib.data import Corpus
@@ -27,42 +27,32 @@ from suite.report.facts import Text
 from suite.settings.profiles import load
 from suite.study.frames import Study
 
-OWN = dataclasses.replace(CONFIG, hub=("fineweb_edu", "math"), heldout_tokens=3_000)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SUITE_HUB", str(make_hub(tmp_path_factory.mktemp("hub"))))
-        patch.setenv("SUITE_OUTPUTS", str(tmp_path_factory.mktemp("outputs")))
-        return build.corpus(OWN)
-
 
 def asked(corpus: Corpus, task: str):
     run = run_of(length=128, vocab=400)
     return evaluator("battery", tasks=(task,), count=50).measure(uniform(400), run, corpus, torch.device("cpu"))
 
 
-def test_when_the_corpus_has_the_hub_s_sets_then_the_battery_asks_these(corpus):
-    blimp = asked(corpus, "blimp")
+def test_when_the_corpus_has_the_hub_s_sets_then_the_battery_asks_these(hub_corpus):
+    blimp = asked(hub_corpus, "blimp")
     assert only(blimp, "count", split="blimp") == 10
     assert only(blimp, "accuracy", split="blimp") == 0      # `runs` is a piece more than `run`: less likely if uniform
     assert only(blimp, "count", split="blimp/wh_island") == 5
-    lambada = asked(corpus, "lambada")
+    lambada = asked(hub_corpus, "lambada")
     assert only(lambada, "count", split="lambada") == 12
-    facts = asked(corpus, "cloze")
+    facts = asked(hub_corpus, "cloze")
     assert only(facts, "count", split="factual_cloze") == 8 and only(facts, "count", split="factual_cloze/P36") == 4
     assert only(facts, "chance", split="factual_cloze/P36") == pytest.approx(1 / 3)      # Rome, Oslo, Bern
     assert only(facts, "chance", split="factual_cloze") == pytest.approx((1 / 3 + 1 / 2) / 2)
-    pieces = len(corpus.tokenizer().encode(" Rome").ids)
+    pieces = len(hub_corpus.tokenizer().encode(" Rome").ids)
     assert facts.arrays["target_nll.factual_cloze"][0] == pytest.approx(pieces * np.log(400), rel=1e-5)
 
 
-def test_when_the_corpus_came_without_then_tasks_have_their_offline_names(corpus):
+def test_when_the_corpus_came_without_then_tasks_have_their_offline_names(hub_corpus):
     without = SimpleNamespace(evaluation=lambda task: None)
     assert [called(task, without) for task in ("blimp", "lambada", "cloze", "mqar")] == [
         "blimp-offline", "lambada-offline", "cloze", "mqar"]
-    assert [called(task, corpus) for task in ("blimp", "lambada", "cloze", "mqar")] == [
+    assert [called(task, hub_corpus) for task in ("blimp", "lambada", "cloze", "mqar")] == [
         "blimp", "lambada", "factual_cloze", "mqar"]
 
 
@@ -96,34 +86,35 @@ def test_when_pieces_write_a_space_at_the_beginning_otherwise_then_a_continuatio
     assert alone != [f"\u2581{word}"] == [pieces.id_to_token(number) for number in made.say]
 
 
-def test_when_a_run_names_its_domains_then_losses_are_those_of_them(corpus):
+def test_when_a_run_names_its_domains_then_losses_are_those_of_them(hub_corpus):
     data = DataConfig.of("text", domains=("wikitext103",))
     run = run_of(length=100, vocab=400, data=data)
-    result = evaluator("perplexity", tokens=1000).measure(uniform(400), run, corpus, torch.device("cpu"))
+    result = evaluator("perplexity", tokens=1000).measure(uniform(400), run, hub_corpus, torch.device("cpu"))
     assert {metric.split for metric in result.metrics} == {"wikitext103"}
     plain = evaluator("perplexity", tokens=1000).measure(
-        uniform(400), run_of(length=100, vocab=400), corpus, torch.device("cpu"))
-    assert {metric.split for metric in plain.metrics} == {"fineweb_edu", "math"}
+        uniform(400), run_of(length=100, vocab=400), hub_corpus, torch.device("cpu"))
+    assert {metric.split for metric in plain.metrics} == set(hub_corpus.domains)
 
     asked = []
-    database = SimpleNamespace(corpus=corpus, array=lambda job, own, name: asked.append(name) or result.arrays[name])
+    database = SimpleNamespace(corpus=hub_corpus, array=lambda *a: asked.append(a[-1]) or result.arrays[a[-1]])
     jobs = [Job.of(run, Evaluation.of("perplexity", lengths=(100,), tokens=1000), series="Own")]
     (windows,) = Study(jobs, database).windows("Own")
     assert windows.shape == (1, 10) and windows == pytest.approx(np.log(400), rel=1e-5)
     assert "nll.wikitext103.100" in asked and not any("math" in name for name in asked)
 
 
-def test_when_the_report_describes_the_text_then_it_names_sets_configurations_and_commits(corpus):
-    text = Text(corpus.fingerprint, corpus.manifest)
+def test_when_the_report_describes_the_text_then_it_names_sets_configurations_and_commits(hub_corpus):
+    manifest = copy.deepcopy(hub_corpus.manifest)
+    text = Text(hub_corpus.fingerprint, manifest)
     assert text.source == "Text of the Hugging Face hub" and text.pieces == "byte-level pieces"
-    copy = "a copy on this machine"
-    assert f"fineweb_edu: HuggingFaceFW/fineweb-edu (sample-10BT, train), {copy}, ODC-By 1.0" in text.origins
-    assert (f"wikitext103: Salesforce/wikitext (wikitext-103-raw-v1, train), {copy}, CC BY-SA 3.0 and GFDL"
-            in text.origins)
-    assert "blimp, 10 items: nyu-mll/blimp (train), a copy on this machine, CC BY 4.0" in text.origins
-    corpus.manifest["domains"]["math"]["sources"][0]["revision"] = "f" * 40
-    corpus.manifest["config"]["tokenizer"] = "a/b"
-    text = Text(corpus.fingerprint, corpus.manifest)
+    place = "a copy on this machine"
+    assert f"fineweb_edu: HuggingFaceFW/fineweb-edu (sample-10BT, train), {place}, ODC-By 1.0" in text.origins
+    wikitext = f"wikitext103: Salesforce/wikitext (wikitext-103-raw-v1, train), {place}, CC BY-SA 3.0 and GFDL"
+    assert wikitext in text.origins
+    assert f"blimp, 10 items: nyu-mll/blimp (train), {place}, CC BY 4.0" in text.origins
+    manifest["domains"]["math"]["sources"][0]["revision"] = "f" * 40
+    manifest["config"]["tokenizer"] = "a/b"
+    text = Text(hub_corpus.fingerprint, manifest)
     assert "math: DigitalLearningGmbH/MATH-lighteval (default, train), commit ffffffffffff, MIT" in text.origins
     assert text.pieces == "pieces of a/b"
 
