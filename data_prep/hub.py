@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class HubSet:
     path: str                       # owner/name on the hub
     config: str = "default"
     split: str = "train"
-    columns: Iterable[str] = ("text",)
+    columns: Sequence[str] = ("text",)
     folder: str = ""                # of the configuration's files, where it is not named after the configuration
     revision: str = "main"
     begins: str = ""                # rows are lines: a document begins with one that this regular expression finds
