@@ -141,7 +141,7 @@ def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 raise SuiteError(f"{path}, line {number} is not JSON: {error.msg} at column {error.colno}; write one "
                                  "object a line") from error
             if not isinstance(row, dict):
-                raise SuiteError(f"{path}, line {number} is JSON, but no object: {line[:60].rstrip()!r}; one object a line")
+                raise SuiteError(f"{path}, line {number} is JSON, but no object: {line.rstrip()[:60]!r}")
             yield f"line {number}", row
 
 
