@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import count
 
@@ -39,7 +39,7 @@ _VERBATIM = ("code", "pre", "math", "kbd", "samp")           # a dollar in these
 _HEADINGS = re.compile(r"h[1-6]")
 _NUMBER = re.compile(
     r"[-+\u2212]?[\d,\u202f]+(?:\.\d+)?(?:e[-+]?\d+)?\s*(?:%|\u00d7|x)?(?:\s*\u00b1\s*[\d.,]+)?|nan|inf", re.IGNORECASE)
-_RUN = re.compile(r"[0-9a-f]{16}")
+_DOLLARS = math_inline_dollar(allow_space=False, allow_digits=False, allow_double=True)
 
 
 # Markdown and mathematics
@@ -69,9 +69,6 @@ def highlighted(code: str, language: str = "python", _: str = "") -> str:
     return f'<pre class="highlight">{spans}</pre>' if language == "python" else ""
 
 
-_DOLLARS = math_inline_dollar(allow_space=False, allow_digits=False, allow_double=True)
-
-
 def _formula(state: StateInline, silent: bool) -> bool:
     """The plugin's rule for `$...$`, but a formula holds no backtick: in "$5, and `$x$` is code" nothing is one."""
     source, end = state.src, state.src.find("$", state.pos + 2)
@@ -92,17 +89,9 @@ def _parser(preset: str, *rules: str) -> MarkdownIt:
     return parser
 
 
-_MARKDOWN, _FORMULAS = _parser("commonmark", "table", "strikethrough"), _parser("zero")
-
-
-def markdown(text: str) -> str:
-    """HTML of Markdown, formulas as MathML. Not safe: it holds the HTML of the text."""
-    return _MARKDOWN.render(text)
-
-
-def formulas(text: str) -> str:
-    """HTML of plain text with its formulas converted."""
-    return _FORMULAS.render(text)
+_FORMULAS = _parser("zero")
+markdown = _parser("commonmark", "table", "strikethrough").render          # not safe: it holds the HTML of the text
+formulas = _FORMULAS.render                                                # of plain text
 
 
 # Safety
@@ -113,7 +102,8 @@ def _allowed(tag: str, name: str, value: str) -> str | None:
     return None if dropped else value
 
 
-_CLEANER = nh3.Cleaner(
+# HTML without scripts, event attributes, frames, forms and resources from elsewhere.
+safe = nh3.Cleaner(
     tags=(nh3.ALLOWED_TAGS | set(_MATHML) | {"tfoot"}) - {"area", "map"},
     clean_content_tags={"script", "style", "svg", "iframe", "object", "template", "noscript", "textarea", "select",
                         "title"},
@@ -121,12 +111,7 @@ _CLEANER = nh3.Cleaner(
                 "details": {"open"}, "ol": {"start"}, "div": {"data-claim"}, "td": {"colspan", "rowspan"},
                 "th": {"colspan", "rowspan"}, **dict.fromkeys(_MATHML, _MATHML_ATTRIBUTES)},
     attribute_filter=_allowed, url_schemes={"http", "https", "mailto", "data"}, link_rel=None,
-    filter_style_properties={"color", "background-color", "text-align", "font-weight", "font-style"})
-
-
-def safe(fragment: str) -> str:
-    """The fragment without scripts, event attributes, frames, forms and resources from elsewhere."""
-    return _CLEANER.clean(fragment)
+    filter_style_properties={"color", "background-color", "text-align", "font-weight", "font-style"}).clean
 
 
 # A fragment in its section
@@ -149,11 +134,6 @@ class Section:
     headings: tuple[Heading, ...] = ()
     anchors: frozenset[str] = frozenset()
 
-    @property
-    def parts(self) -> list[Heading]:
-        """The headings that divide it."""
-        return [heading for heading in self.headings if heading.level == 3]
-
 
 def tidy(fragment: str, prefix: str, title: str = "", runs: Collection[str] = (), anchors: Collection[str] = (),
          claims: Mapping[str, str] | None = None) -> Section:
@@ -165,7 +145,9 @@ def tidy(fragment: str, prefix: str, title: str = "", runs: Collection[str] = ()
     become plain text. What a notebook said of a claim gives way to what the ledger says: `claims`, HTML by identifier.
     """
     soup = BeautifulSoup(safe(fragment), "html.parser")
-    _convert_formulas(soup)
+    for node in soup.find_all(string=re.compile(r"\$")):       # formulas in displayed HTML, such as a table
+        if type(node) is NavigableString and not any(parent.name in _VERBATIM for parent in node.parents):
+            node.replace_with(BeautifulSoup(_FORMULAS.renderInline(str(node)), "html.parser"))
     headings = _order_headings(soup, prefix)
     here = frozenset(str(tag["id"]) for tag in soup.find_all(id=True))
     for link in soup.find_all("a", href=True):
@@ -173,7 +155,9 @@ def tidy(fragment: str, prefix: str, title: str = "", runs: Collection[str] = ()
     for image in soup.find_all("img", src=False):
         image.replace_with(_new(soup, "em", f"[picture not embedded: {image.get('alt') or 'without a name'}]"))
     for number, image in enumerate(soup.find_all("img"), start=1):
-        _describe(image, number)
+        figure = image.find_parent("figure")
+        caption, unnamed = figure and figure.find("figcaption"), _place(f"Figure {number}", image, ", under")
+        image["alt"] = image.get("alt", "").strip() or (_text(caption) if caption else unnamed)
     for figure in soup.find_all("figure"):
         if figure.find("figcaption") is None:
             figure.append(soup.new_tag("figcaption"))
@@ -182,7 +166,7 @@ def tidy(fragment: str, prefix: str, title: str = "", runs: Collection[str] = ()
         dress(table, soup, runs)
     first = soup.find("p")
     bold = first.find("strong") if first else None
-    question = bold.decode_contents() if bold and bold.get_text(strip=True) == first.get_text(strip=True) else ""
+    question = bold.decode_contents() if bold and _text(bold) == _text(first) else ""
     for box in soup.select("[data-claim]"):
         if box["data-claim"] in (claims or {}):
             box.replace_with(BeautifulSoup(claims[box["data-claim"]], "html.parser"))
@@ -193,30 +177,34 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
 
 
-def _convert_formulas(soup: BeautifulSoup) -> None:
-    """Formulas in the text of HTML that a notebook displays, a table say; those of Markdown are converted already."""
-    for node in soup.find_all(string=re.compile(r"\$")):
-        if type(node) is NavigableString and not any(parent.name in _VERBATIM for parent in node.parents):
-            node.replace_with(BeautifulSoup(_FORMULAS.renderInline(str(node)), "html.parser"))
+def _text(tag: Tag) -> str:
+    return tag.get_text(" ", strip=True)
+
+
+def _place(what: str, tag: Tag, under: str = " under") -> str:
+    """A name for what has none: the heading that it stands under."""
+    heading = tag.find_previous(_HEADINGS)
+    return f"{what}{under} {_text(heading)!r}" if heading and _text(heading) else what
+
+
+def _new(soup: BeautifulSoup, name: str, text: str, classes: str = "", **attributes: str) -> Tag:
+    tag = soup.new_tag(name, attrs={**attributes, **({"class": classes} if classes else {})})
+    tag.string = text
+    return tag
 
 
 def _order_headings(soup: BeautifulSoup, prefix: str) -> tuple[Heading, ...]:
     """Levels of headings put in order, and every identifier made the page's own."""
     previous, used, headings = 2, {prefix, f"{prefix}-made"}, []
-
-    def unused(name: str) -> str:
-        base = f"{prefix}-{slug(name)}"
-        identifier = next(name for n in count(1) if (name := base if n == 1 else f"{base}-{n}") not in used)
-        used.add(identifier)
-        return identifier
     for tag in soup.find_all(lambda tag: _HEADINGS.fullmatch(tag.name) or tag.has_attr("id")):
-        text = tag.get_text(" ", strip=True)
-        if not _HEADINGS.fullmatch(tag.name):
-            tag["id"] = unused(tag["id"])
-            continue
-        previous = min(max(int(tag.name[1]) + 1, 3), previous + 1, 6)
-        tag.name, tag["id"] = f"h{previous}", unused(text)
-        headings.append(Heading(tag["id"], text, previous))
+        heading = _HEADINGS.fullmatch(tag.name)
+        base = f"{prefix}-{slug(_text(tag) if heading else tag['id'])}"
+        tag["id"] = next(name for n in count(1) if (name := base if n == 1 else f"{base}-{n}") not in used)
+        used.add(tag["id"])
+        if heading:
+            previous = min(max(int(tag.name[1]) + 1, 3), previous + 1, 6)
+            tag.name = f"h{previous}"
+            headings.append(Heading(tag["id"], _text(tag), previous))
     return tuple(headings)
 
 
@@ -227,91 +215,63 @@ def _mend_link(link: Tag, prefix: str, anchors: Collection[str]) -> None:
         return
     path, _, fragment = target.partition("#")
     place = re.sub(r"\.(ipynb|md)$", "", path.rpartition("/")[2]) or prefix
-    candidates = [f"{place}-{slug(fragment)}"] if fragment else []
-    anchor = next((name for name in [*candidates, *([place] if path else [])] if name in anchors), None)
+    candidates = [f"{place}-{slug(fragment)}"] * bool(fragment) + [place] * bool(path)
+    anchor = next((name for name in candidates if name in anchors), None)
     if anchor is None:
         link.unwrap()
     else:
         link["href"] = f"#{anchor}"
 
 
-def _heading_before(tag: Tag) -> str:
-    heading = tag.find_previous(_HEADINGS)
-    return heading.get_text(" ", strip=True) if heading else ""
-
-
-def _describe(image: Tag, number: int) -> None:
-    """Alternative text: the author's, else the caption's, else where the figure stands."""
-    figure, place = image.find_parent("figure"), _heading_before(image)
-    caption = figure.find("figcaption") if figure else None
-    unnamed = f"Figure {number}" + (f", under {place!r}" if place else "")
-    image["alt"] = str(image.get("alt", "")).strip() or (caption.get_text(" ", strip=True) if caption else unnamed)
-
-
-def _new(soup: BeautifulSoup, name: str, text: str, classes: str = "", **attributes: str) -> Tag:
-    tag = soup.new_tag(name, attrs={**attributes, **({"class": classes} if classes else {})})
-    tag.string = text
-    return tag
-
-
 # Tables
 
 def dress(table: Tag, soup: BeautifulSoup, runs: Collection[str] = ()) -> None:
-    """Caption, scopes, numbers to the right, links to runs, and a box of its own to scroll in."""
+    """Caption, scopes, numbers and the headers above columns of them to the right, links to runs, and a box of its own
+    to scroll in."""
     if table.find("caption") is None:
-        place = _heading_before(table)
-        table.insert(0, _new(soup, "caption", f"Table under {place!r}" if place else "Table", classes="hidden"))
+        table.insert(0, _new(soup, "caption", _place("Table", table), classes="hidden"))
     _join_header_rows(table)
     for header in table.find_all("th"):
-        _scope(header)
+        scope, spans = ("col", "colspan") if header.find_parent("thead") else ("row", "rowspan")
+        if not _text(header):
+            header.name = "td"                   # an empty header announces nothing
+        else:
+            header["scope"] = f"{scope}group" if str(header.get(spans, "1")) != "1" else scope
     for cell in table.find_all("td"):
-        text = cell.get_text(strip=True)
-        if _RUN.fullmatch(text) and text in runs and cell.find("a") is None:
+        if (text := _text(cell)) in runs and cell.find("a") is None:
             cell.clear()
             cell.append(_new(soup, "a", text[:8], href=f"#run-{text}", classes="run"))
-    _align(table)
-    label = table.caption.get_text(" ", strip=True)
-    table.wrap(soup.new_tag("div", attrs={"class": "scroll", "tabindex": "0", "role": "region", "aria-label": label}))
+    numbers: dict[int, list[bool]] = {}          # by column
+    for row in _rows(table, "tbody"):
+        for column, cell in enumerate(row):
+            number = cell.name == "td" and _NUMBER.fullmatch(cell.get_text(strip=True)) is not None
+            numbers.setdefault(column, []).append(number)
+            _to_the_right(cell, number)
+    for row in _rows(table, "thead"):
+        for column, cell in enumerate(row):
+            _to_the_right(cell, 2 * sum(numbers.get(column, ())) > len(numbers.get(column, ())))
+    table.wrap(soup.new_tag("div", attrs={"class": "scroll", "tabindex": "0", "role": "region",
+                                          "aria-label": _text(table.caption)}))
 
 
-def _rows(table: Tag, part: str) -> Iterator[list[Tag]]:
-    for group in table.find_all(part):
-        for row in group.find_all("tr"):
-            yield row.find_all(["td", "th"], recursive=False)
+def _to_the_right(cell: Tag, number: bool) -> None:
+    if number:
+        cell["class"] = [*cell.get("class", []), "num"]
+
+
+def _rows(table: Tag, part: str) -> list[list[Tag]]:
+    return [row.find_all(["td", "th"], recursive=False) for row in table.select(f"{part} tr")]
 
 
 def _join_header_rows(table: Tag) -> None:
     """pandas gives the name of the index a row of its own below the columns' names; there is room for it in theirs."""
-    rows = list(_rows(table, "thead"))
+    rows = _rows(table, "thead")
     if len(rows) != 2 or len(rows[0]) != len(rows[1]):
         return
     pairs = list(zip(*rows, strict=True))
-    if all(not (above.get_text(strip=True) and below.get_text(strip=True)) for above, below in pairs):
+    if not any(_text(above) and _text(below) for above, below in pairs):
         emptied = rows[1][-1].find_parent("tr")
         for above, below in pairs:
-            if below.get_text(strip=True):
+            if _text(below):
                 above.replace_with(below.extract())
         emptied.decompose()
-
-
-def _scope(header: Tag) -> None:
-    if not header.get_text(strip=True):
-        header.name = "td"                   # an empty header announces nothing
-        return
-    scope, spans = ("col", "colspan") if header.find_parent("thead") else ("row", "rowspan")
-    header["scope"] = f"{scope}group" if str(header.get(spans, "1")) != "1" else scope
-
-
-def _align(table: Tag) -> None:
-    """Cells that are numbers, and the headers above columns of them, stand to the right."""
-    columns: dict[int, list[bool]] = {}
-    for row in _rows(table, "tbody"):
-        for index, cell in enumerate(row):
-            number = cell.name == "td" and _NUMBER.fullmatch(cell.get_text(strip=True)) is not None
-            columns.setdefault(index, []).append(number)
-            if number:
-                cell["class"] = [*cell.get("class", []), "num"]
-    for row in _rows(table, "thead"):
-        for index, cell in enumerate(row):
-            if columns.get(index) and sum(columns[index]) * 2 > len(columns[index]):
-                cell["class"] = [*cell.get("class", []), "num"]

@@ -8,7 +8,6 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import matplotlib as mpl
 import numpy as np
@@ -27,8 +26,8 @@ EQUAL = 0.05          # a series whose pairs differ by more from the others' is 
 OFF_SCALE = 1.35      # times the median at the training length: beyond, a perplexity is written instead of drawn
 SHARED = ", equal edges"      # what the names of controls end in; here it holds of all
 FAMILIES = {"scaled-base": "Fibonacci and powers of two", "power-law": "power law", "christoffel": "Christoffel",
-            "literature": "literature", "comparator": "control"}
-DENSE = "dense attention"
+            "literature": "literature", "comparator": "control", "dense": "dense attention"}
+COLORS = {**plots.FAMILIES, "dense": plots.BLACK}
 KEYS = {"xycoords": ("axes fraction", "data"), "xytext": (26, 0), "textcoords": "offset points", "ha": "right",
         "va": "center", "fontsize": 7.5, "annotation_clip": False}        # numbers in a column at the right edge
 
@@ -42,17 +41,13 @@ class Picture:
 
 
 def picture(figure: Figure, alt: str, caption: str) -> Picture:
-    return Picture(uri(figure), f"{alt} The table below has every value.", caption)
-
-
-def uri(fig: Figure) -> str:
-    """SVG with letters as outlines, so that it looks alike everywhere, and without a date, so that it is the same
-    twice."""
+    """The SVG has letters as outlines, so that it looks alike everywhere, and no date, so that it is the same twice."""
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "suite", "svg.fonttype": "path"}):
-        fig.savefig(buffer, format="svg", metadata={"Date": None})
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
     svg = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    uri = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    return Picture(uri, f"{alt} The table below has every value.", caption)
 
 
 # Every series by its attended pairs
@@ -60,9 +55,8 @@ def uri(fig: Figure) -> str:
 def chart(groups: Sequence[Sequence[Series]]) -> Picture:
     """Perplexity against attended pairs of comparable series (`summary.groups`), one panel a group."""
     tables = {group[0].recipe if len(groups) > 1 else "": pd.DataFrame(
-        [{"pairs": s.pairs, "mean": s.mean, "spread": s.spread or np.nan} for s in group],
-                                                                       index=[s.name for s in group])
-        for group in groups}
+        {"pairs": [s.pairs for s in group], "mean": [s.mean for s in group],
+         "spread": [s.spread or np.nan for s in group]}, index=[s.name for s in group]) for group in groups}
     lines = any(len(plots.frontier(table)) > 1 for table in tables.values())
     spread = any(table["spread"].notna().any() for table in tables.values())
     caption = ("Perplexity on held-out text (mean over domains) against attended pairs of a training window, "
@@ -76,17 +70,14 @@ def chart(groups: Sequence[Sequence[Series]]) -> Picture:
 def _in_words(group: Sequence[Series]) -> str:
     """Ranges of a group, its best series, and dense."""
     ranked, pairs = sorted(group, key=lambda s: s.mean), [s.pairs for s in group]
-    best, worst, dense = ranked[0], ranked[-1], next((s for s in ranked if s.pattern == "dense"), None)
-    said = f"{_named(best)} has the lowest, {best.mean:.2f}, with {best.pairs:,.0f} pairs"
-    if worst is not best:
-        said += f"; {_named(worst)} the highest, {worst.mean:.2f}"
-    if dense is not None and dense is not best:
+    names = [f"{s.name} ({s.settings})" if s.settings else s.name for s in ranked]
+    best, dense = ranked[0], next((s for s in ranked if s.pattern == "dense"), ranked[0])
+    said = f"{names[0]} has the lowest, {best.mean:.2f}, with {best.pairs:,.0f} pairs"
+    if len(ranked) > 1:
+        said += f"; {names[-1]} the highest, {ranked[-1].mean:.2f}"
+    if dense is not best:
         said += f"; dense has {dense.mean:.2f} with {dense.pairs:,.0f}"
-    return (f"{len(group)} series trained on {best.recipe}, with {min(pairs):,.0f} to {max(pairs):,.0f} pairs: {said}.")
-
-
-def _named(s: Series) -> str:
-    return f"{s.name} ({s.settings})" if s.settings else s.name
+    return f"{len(group)} series trained on {best.recipe}, with {min(pairs):,.0f} to {max(pairs):,.0f} pairs: {said}."
 
 
 # Every pattern at equal pairs
@@ -97,36 +88,18 @@ class Place:
     one."""
     name: str
     series: Series
+    near: float
     far: float            # perplexity at the longest length; nan: not evaluated beyond the training length
     speed: float          # training tokens a second over those of dense attention; nan without dense
-
-    @property
-    def near(self) -> float:
-        return self.series.mean
-
-    @property
-    def family(self) -> str:
-        return DENSE if self.series.pattern == "dense" else self.series.family
-
-    @property
-    def color(self) -> str:
-        return plots.BLACK if self.family == DENSE else plots.FAMILIES[self.family]
+    family: str           # of FAMILIES
 
 
 @dataclass(frozen=True)
 class Ranking:
     """All places, best first, with the lengths in tokens that `near` and `far` mean."""
-    places: tuple[Place, ...]
+    places: Sequence[Place]
     length: int
     longest: int
-
-    @cached_property
-    def limit(self) -> float:
-        """Where the axis ends: at the largest perplexity that is not far off, and some room for those that are."""
-        values = [value for place in self.places for value in (place.near, place.far) if value == value]
-        seen = [value for value in values
-                if value <= OFF_SCALE * float(np.median([place.near for place in self.places]))]
-        return max(seen) if len(seen) == len(values) else max(seen) + 0.12 * (max(seen) - min(seen))
 
 
 def ranking(table: pd.DataFrame) -> Ranking | None:
@@ -139,19 +112,19 @@ def ranking(table: pd.DataFrame) -> Ranking | None:
     length, longest = series[0].train_length, int(rows["length"].max())
     far = np.log(rows[rows["length"] == max(longest, length + 1)].set_index("run")["value"])
     dense = np.mean([s.tokens_per_s for s in series if s.pattern == "dense"] or [np.nan])
-    places = [Place(s.name if names.count(s.name) == 1 else f"{s.name}, {s.settings}", s,
-                    float(np.exp(far[far.index.isin([run for _, run in s.runs])].mean())), s.tokens_per_s / dense)
-              for s in series]
-    return Ranking(tuple(sorted(places, key=lambda place: (place.near, place.name))), length, longest)
+    places = [Place(s.name if names.count(s.name) == 1 else f"{s.name}, {s.settings}", s, s.mean,
+                    float(np.exp(far[far.index.isin([run for _, run in s.runs])].mean())), s.tokens_per_s / dense,
+                    "dense" if s.pattern == "dense" else s.family) for s in series]
+    return Ranking(sorted(places, key=lambda place: (place.near, place.name)), length, longest)
 
 
 def ranked(found: Ranking) -> Picture:
     """What is equal and how many pairs that is, computed; what is not equal is named."""
     middle = float(np.median([place.series.pairs for place in found.places]))
     unequal = [place for place in found.places if abs(place.series.pairs - middle) > EQUAL * middle]
-    pairs, seeds = ([place.series.pairs for place in found.places if place not in unequal],
-                    sorted({len(place.series.runs) for place in found.places}))
-    over = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    pairs = [place.series.pairs for place in found.places if place not in unequal]
+    seeds = sorted({len(place.series.runs) for place in found.places})
+    over = " to ".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
     caption = (f"Every pattern at equal attended pairs, best first: {len(pairs)} series attend "
                f"{np.mean(pairs):,.0f} pairs a training window of {found.length:,} tokens, over all layers (equal "
                f"within {100 * (max(pairs) / min(pairs) - 1):.1f} %)"
@@ -172,13 +145,19 @@ def ranked(found: Ranking) -> Picture:
 
 @plots.drawn
 def draw_ranking(found: Ranking) -> Figure:
-    """Perplexity to the left, cost to the right, a row a place."""
+    """Perplexity to the left, cost to the right, a row a place. The axis ends at the largest perplexity that is not far
+    off, with some room for those that are."""
     rows = list(enumerate(reversed(found.places)))
+    values = [value for place in found.places for value in (place.near, place.far) if value == value]
+    off = OFF_SCALE * float(np.median([place.near for place in found.places]))
+    seen = [value for value in values if value <= off]
+    limit = max(seen) + 0.12 * (max(seen) - min(seen)) * (len(seen) < len(values))
     fig = Figure(figsize=(WIDE, 0.9 + 0.235 * len(rows)), layout="constrained")
     axes, cost = fig.subplots(1, 2, sharey=True, width_ratios=(2.6, 1))
     for at, place in rows:
-        _place(axes, at, place, found.limit)
-        cost.plot([1, place.speed], [at, at], color=place.color, linewidth=1, alpha=0.6, marker="o", markevery=[1])
+        _place(axes, at, place, limit)
+        cost.plot([1, place.speed], [at, at], color=COLORS[place.family], linewidth=1, alpha=0.6, marker="o",
+                  markevery=[1])
         cost.annotate(f"{place.series.keys_per_query:.0f}", (1, at), **KEYS)
     cost.annotate("keys", (1, len(rows) - 0.15), color=plots.GREY, **KEYS)
     cost.axvline(1, color=plots.GREY, linewidth=0.8)
@@ -189,9 +168,9 @@ def draw_ranking(found: Ranking) -> Figure:
     lengths = f"filled: {found.length} tokens" + (f", open: {found.longest}" if found.longest > found.length else "")
     axes.set(ylim=(-0.7, len(rows) - 0.3), xlabel=f"perplexity, held-out text\n{lengths}")
     axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(7))
-    colors = {place.family: place.color for place in found.places}
-    marks = [mpl.lines.Line2D([], [], linestyle="", marker="s", color=colors[family], markersize=5,
-                              label=FAMILIES.get(family, family)) for family in [*FAMILIES, DENSE] if family in colors]
+    there = {place.family for place in found.places}
+    marks = [mpl.lines.Line2D([], [], linestyle="", marker="s", color=COLORS[family], markersize=5, label=words)
+             for family, words in FAMILIES.items() if family in there]
     fig.legend(handles=marks, loc="outside lower center", ncols=len(marks), columnspacing=1, handletextpad=0.2)
     return fig
 
@@ -199,16 +178,15 @@ def draw_ranking(found: Ranking) -> Figure:
 def _place(axes: Axes, at: int, place: Place, limit: float) -> None:
     """A filled mark at the training length, an open one at the longest, with a line between; what is far off is
     written."""
-    known = [value for value in (place.near, place.far) if value == value]
-    axes.plot([min(value, limit) for value in known], [at] * len(known), color=place.color, linewidth=1, alpha=0.6)
+    color, known = COLORS[place.family], [value for value in (place.near, place.far) if value == value]
+    axes.plot([min(value, limit) for value in known], [at] * len(known), color=color, linewidth=1, alpha=0.6)
     if place.series.interval is not None and place.near <= limit:
         ends = [min(end, limit) for end in place.series.interval]
-        axes.plot(ends, [at, at], color=place.color, linewidth=4, alpha=0.3, zorder=1)
-    for value, face in ((place.near, place.color), (place.far, "white")):
+        axes.plot(ends, [at, at], color=color, linewidth=4, alpha=0.3, zorder=1)
+    for value, face in ((place.near, color), (place.far, "white")):
         if value <= limit:
-            axes.scatter(value, at, s=26, facecolors=face, edgecolors=place.color, linewidths=1.2, zorder=3)
-    off = [f"{value:,.0f}" for value in known if value > limit]
-    if off:
-        axes.scatter(limit, at, marker=">", s=22, color=place.color, zorder=3)
+            axes.scatter(value, at, s=26, facecolors=face, edgecolors=color, linewidths=1.2, zorder=3)
+    if off := [f"{value:,.0f}" for value in known if value > limit]:
+        axes.scatter(limit, at, marker=">", s=22, color=color, zorder=3)
         axes.annotate(", ".join(off), (limit, at), xytext=(-6, 0), textcoords="offset points", ha="right", va="center",
-                      fontsize=7, color=place.color, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
+                      fontsize=7, color=color, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
