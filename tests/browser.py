@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import re
 import shutil
 import subprocess
 import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import websocket
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-component-update",
-         "--disable-background-networking", "--disable-sync", "--remote-debugging-port=0", "--remote-allow-origins=*"]
-START_SECONDS = 60
+         "--disable-component-update", "--disable-background-networking", "--disable-sync", "--remote-debugging-port=0",
+         "--remote-allow-origins=*"]
+SECONDS = 60
 
 
 def chromium() -> str | None:
@@ -44,43 +42,43 @@ class Page:
             self.events.append(message)
         return message.get("result", {})
 
-    def open(self, path: Path, width: int, height: int = 900) -> None:
+    def open(self, path: Path, width: int) -> None:
         """Show a file at a width, and wait until it is loaded."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1,
                   mobile=width < 600)
         self.call("Page.navigate", url=path.as_uri())
         self.until("document.readyState === 'complete' && location.protocol === 'file:'")
         self.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
 
     def until(self, condition: str) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while self.evaluate(condition) is not True:
-            assert time.monotonic() < deadline, condition
-            time.sleep(0.05)
+        waited(lambda: self.evaluate(condition) is True, condition)
 
     def evaluate(self, expression: str) -> Any:
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def screenshot(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+    def heard(self, method: str) -> list[dict[str, Any]]:
+        return [event["params"] for event in self.events if event.get("method") == method]
 
     def requests(self) -> list[str]:
         """Addresses that the pages asked for."""
-        return [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
+        return [own["request"]["url"] for own in self.heard("Network.requestWillBeSent")]
 
-    def complaints(self) -> list[str]:
+    def complaints(self) -> list[dict[str, Any]]:
         """Errors and warnings of the console, and exceptions."""
-        found = []
-        for event in self.events:
-            method, parameters = event.get("method"), event.get("params", {})
-            said = method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning")
-            if said or method == "Runtime.exceptionThrown":
-                found.append(json.dumps(parameters))
-            if method == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
-                found.append(parameters["entry"]["text"])
-        return found
+        levels = ("error", "warning")
+        return [*self.heard("Runtime.exceptionThrown"),
+                *(own for own in self.heard("Runtime.consoleAPICalled") if own["type"] in levels),
+                *(own for own in self.heard("Log.entryAdded") if own["entry"]["level"] in levels)]
+
+
+def waited(there: Any, what: str) -> None:
+    """Wait until `there()` is true."""
+    deadline = time.monotonic() + SECONDS
+    while not there():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
 
 
 @contextmanager
@@ -90,23 +88,14 @@ def browser() -> Iterator[Page]:
         process = subprocess.Popen([chromium(), *FLAGS, f"--user-data-dir={home}", "about:blank"],
                                    stderr=subprocess.DEVNULL)
         try:
-            port = _port(Path(home) / "DevToolsActivePort")
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=START_SECONDS) as answer:
+            chosen = Path(home) / "DevToolsActivePort"                 # the browser writes its port into the first line
+            waited(lambda: chosen.exists() and "\n" in chosen.read_text(), "the browser did not start")
+            address = f"http://127.0.0.1:{chosen.read_text().splitlines()[0]}/json"
+            with urllib.request.urlopen(address, timeout=SECONDS) as answer:
                 tab = next(target for target in json.load(answer) if target["type"] == "page")
-            socket = websocket.create_connection(tab["webSocketDebuggerUrl"], timeout=START_SECONDS)
+            socket = websocket.create_connection(tab["webSocketDebuggerUrl"], timeout=SECONDS)
             yield Page(socket)
             socket.close()
         finally:
             process.terminate()
-            process.wait(timeout=START_SECONDS)
-
-
-def _port(file: Path) -> int:
-    """The browser writes the port that it chose into a file of its folder."""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        with suppress(FileNotFoundError):
-            if found := re.match(r"(\d+)\n", file.read_text()):
-                return int(found[1])
-        time.sleep(0.05)
-    raise TimeoutError(f"the browser did not start within {START_SECONDS} s")
+            process.wait(timeout=SECONDS)

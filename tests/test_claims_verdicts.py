@@ -16,7 +16,7 @@ from lib.patterns import build
 from lib.patterns.learned import alpha_of
 from suite.claims import Judgement, as_json, load
 from suite.claims.measures import known
-from suite.claims.measures.patterns import mean_hops
+from suite.claims.measures.facts import mean_hops
 from suite.experiments import experiment
 from suite.experiments.all_patterns import LITERATURE
 from suite.report.ledger import VERDICTS

@@ -25,8 +25,8 @@ def tidied(fragment: str, **options) -> BeautifulSoup:
 # Mathematics
 
 @pytest.mark.parametrize(("text", "expected"), [
-    (r"$a\le b$", 1), ("$$\na\n$$", 1), ("text $$a$$ more", 1), (r"\begin{align}a&=b\end{align}", 1), ("$x$-axis", 1),
-                                                ("$T$ is 64", 1),
+    (r"$a\le b$", 1), ("$$\na\n$$", 1), ("text $$a$$ more", 1), (r"\begin{align}a&=b\end{align}", 1),
+    ("$x$-axis", 1), ("$T$ is 64", 1),
     ("`$a$`", 0), ("```\n$$a$$\n```", 0), ("    $a$", 0), ("`$$` and `$$`", 0), ("$5 and $6", 0), ("US$5 or A$6", 0),
     (r"\$a\$", 0), ("a $ b $ c", 0), ("`x` costs $5 and `$y$`", 0), ("A fee of $5 or $6, and\n`$x_i$` is code", 0),
     ("$a$ and $b$", 2), ("| $x$ | $y$ |\n|---|---|\n| 1 | $z$ |", 3)])
@@ -65,42 +65,37 @@ def test_when_mathml_is_made_safe_then_nothing_of_it_is_lost():
            r"\begin{matrix} 1 & 2\\ 3 & 4\end{matrix} \right\}")
     made, kept = (BeautifulSoup(fragment, "html.parser")
                   for fragment in (html.mathml(tex), html.safe(html.mathml(tex))))
-    assert [(tag.name, dict(tag.attrs)) for tag in kept.find_all(True)] == [(tag.name, dict(tag.attrs))
-                                                                            for tag in made.find_all(True)]
-    assert kept.get_text() == made.get_text()
+    made, kept = ([(tag.name, tag.attrs, tag.get_text()) for tag in tree.find_all(True)] for tree in (made, kept))
+    assert made == kept and len(made) > 10
 
 
 # Safety
 
-@pytest.mark.parametrize("hostile", [
-    "<script>evil()</script>", "<img src=x onerror=evil()>", "<p onclick='evil()'>x</p>",
-                                     "<svg onload=evil()><p>x</p></svg>",
-    "<svg><script>evil()</script></svg>", "<math><mi href='javascript:evil()'>x</mi></math>",
-                                     "<iframe srcdoc='evil'></iframe>",
+HOSTILE = (
+    "<script>evil()</script>", "<img src=x onerror=evil()>", "<p onclick='evil()'>x</p>", "<!-- evil -->",
+    "<svg onload=evil()><p>x</p></svg>", "<svg><script>evil()</script></svg>", "<iframe srcdoc='evil'></iframe>",
+    "<math><mi href='javascript:evil()'>x</mi></math>", "<a href='javascript:evil()'>x</a>",
     "<math><annotation-xml encoding='text/html'><img src=x onerror=evil()></annotation-xml></math>",
-    "<a href='javascript:evil()'>x</a>", "<a href=' java&#10;script:evil()'>x</a>",
-                                     "<a href='data:text/html,evil'>x</a>",
-    "<a href='vbscript:evil'>x</a>", "<form action='https://evil.org'><input></form>",
-                                     "<object data='evil.swf'></object>",
+    "<a href=' java&#10;script:evil()'>x</a>", "<a href='data:text/html,evil'>x</a>", "<a href='vbscript:evil'>x</a>",
+    "<form action='https://evil.org'><input></form>", "<object data='evil.swf'></object>",
     "<style>@import 'https://evil.org'</style>", "<p style='background: url(https://evil.org)'>x</p>",
     "<p style='behavior: url(evil)'>x</p>", "<link rel=stylesheet href='https://evil.org'>",
-                                     "<base href='https://evil.org'>",
-    "<meta http-equiv=refresh content='0;url=https://evil.org'>", "<img src='https://evil.org/a.png'>",
-    "<img src='//evil.org/a.png'>", "<img src='data:text/html;base64,evil'>",
-                                     "<img srcset='https://evil.org/a.png 2x'>",
-    "<video src='https://evil.org' poster='evil.png'></video>",
-                                     "<table background='https://evil.org'><tr><td>x</td></tr></table>",
-    "<textarea><img src=x onerror=evil()></textarea>", "<template><script>evil()</script></template>", "<!-- evil -->",
+    "<base href='https://evil.org'>", "<meta http-equiv=refresh content='0;url=https://evil.org'>",
+    "<img src='https://evil.org/a.png'>", "<img src='//evil.org/a.png'>", "<img src='data:text/html;base64,evil'>",
+    "<img srcset='https://evil.org/a.png 2x'>", "<video src='https://evil.org' poster='evil.png'></video>",
+    "<table background='https://evil.org'><tr><td>x</td></tr></table>",
+    "<textarea><img src=x onerror=evil()></textarea>", "<template><script>evil()</script></template>",
     "<svg><image href='https://evil.org/a.png'/><use xlink:href='evil.svg#a'/></svg>",
-                                     "<noscript><p title='</noscript><img "
-    "src=x onerror=evil()>'>", "<details ontoggle=evil() open>x</details>",
-                                     "<picture><source srcset='https://evil.org'></picture>"])
-@pytest.mark.parametrize("way", ["html", "markdown"])
-def test_when_text_would_run_or_load_something_then_that_is_dropped(hostile, way):
-    fragment = html.markdown(f"before\n\n{hostile}\n\nafter") if way == "markdown" else f"before {hostile} after"
-    shown = html.tidy(fragment, "n").html
-    assert "evil" not in shown and "before" in shown and "after" in shown
-    assert not re.search(r"\son\w+=|javascript|url\(", shown)
+    "<noscript><p title='</noscript><img src=x onerror=evil()>'>", "<details ontoggle=evil() open>x</details>",
+    "<picture><source srcset='https://evil.org'></picture>")
+
+
+def test_when_text_would_run_or_load_something_then_that_is_dropped():
+    for hostile in HOSTILE:
+        for fragment in (html.markdown(f"before\n\n{hostile}\n\nafter"), f"before {hostile} after"):
+            shown = html.tidy(fragment, "n").html
+            assert "evil" not in shown and "before" in shown and "after" in shown, hostile
+            assert not re.search(r"\son\w+=|javascript|url\(", shown), hostile
 
 
 def test_when_text_only_shows_something_then_it_stays():
@@ -135,8 +130,7 @@ def test_when_pandas_tables_are_dressed_then_empty_headers_announce_nothing():
 
 def test_when_pandas_names_the_index_then_the_name_stands_in_the_columns_row():
     soup = tidied(pd.DataFrame({"a": [1.5], "b": ["x"]}, index=pd.Index(["p"], name="base")).to_html())
-    assert [[cell.get_text() for cell in row.find_all("th")]
-            for row in soup.thead.find_all("tr")] == [["base", "a", "b"]]
+    assert [cell.get_text() for row in soup.thead.find_all("tr") for cell in row.find_all("th")] == ["base", "a", "b"]
     columns = pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_tuples([("a", "x"), ("a", "y")]))
     assert len(tidied(columns.to_html()).thead.find_all("tr")) == 2
 
@@ -144,8 +138,8 @@ def test_when_pandas_names_the_index_then_the_name_stands_in_the_columns_row():
 def test_when_a_fingerprint_is_not_in_the_appendix_then_it_is_no_link():
     table = "<table><tbody><tr><td>00112233aabbccdd</td><td>ffffffffffffffff</td></tr></tbody></table>"
     soup = tidied(table, runs={"00112233aabbccdd"})
-    assert [link["href"]
-            for link in soup.find_all("a")] == ["#run-00112233aabbccdd"] and "ffffffffffffffff" in soup.get_text()
+    assert [link["href"] for link in soup.find_all("a")] == ["#run-00112233aabbccdd"]
+    assert "ffffffffffffffff" in soup.get_text()
 
 
 # Cells

@@ -1,5 +1,4 @@
-"""The ledger of claims: what each document says, the rule fixed beforehand, and the verdict that this profile's runs
-give.
+"""The ledger of claims: what each document says, the rule fixed beforehand, and the verdict that a profile's runs give.
 
 `ledger.yaml` lists the claims. A claim is added by an entry there; a new kind of evidence by a function in `measures`.
 """

@@ -20,18 +20,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from lib.data import Corpus
-    from suite.run.database import Database
     from suite.settings.profiles import Profile
 
 COLUMNS = ("identifier", "document", "statement", "verdict", "effect", "low", "high", "unit", "p", "seeds", "runs")
 
 
 class Evidence(Study):
-    """The study of a notebook at a profile, planned when it is asked for. Its results raise `NotTested` until the
-    notebook is finished."""
+    """A notebook's study, planned when it is asked for. Results are `NotTested` until the notebook is finished."""
 
-    def __init__(self, profile: Profile, notebook: str, finished: Sequence[str],
-                 database: Callable[[], Database]) -> None:
+    def __init__(self, profile: Profile, notebook: str, finished: Sequence[str], database: Callable[[], Any]) -> None:
         self.profile, self.name = profile, notebook
         self._finished, self._database = notebook in finished, database
 
@@ -46,7 +43,7 @@ class Evidence(Study):
             return experiment(self.name).plan(self.parameters, self.profile)
 
     @property
-    def database(self) -> Database:
+    def database(self) -> Any:
         if not self._finished:
             raise NotTested(f"notebook {self.name} is not finished at profile {self.profile.name}")
         return self._database()
@@ -69,7 +66,7 @@ class Judgement:
 def judge(profile: Profile, corpus: Corpus, notebooks: Sequence[str]) -> list[Judgement]:
     """Every claim of the ledger, in its order. notebooks: those that are finished at this profile."""
     @cache
-    def database() -> Database:
+    def database() -> Any:
         from suite.run.database import Database
         return Database(profile.name, corpus, create=False)
     try:
@@ -107,7 +104,9 @@ def ask(claim: Claim, of: Callable[[str], Study]) -> Judgement:
     if all(isinstance(part.value, Interval) for part in parts):
         side, p, at = decide(region, [part.value for part in parts])
         own, verdict = parts[at].value, {True: "supported", False: "contradicted", None: "undecided"}[side]
-        sentence = f"{parts[at].what}{which}: {own.text(digits(own))} {claim.unit}".strip()
+        width = own.high - own.low
+        digits = next((n for n in range(2, 6) if width * 10 ** n >= 10), 6) if width > 0 else 4
+        sentence = f"{parts[at].what}{which}: {own.text(digits)} {claim.unit}".strip()
         return Judgement(claim, verdict, sentence, own.estimate, own.low, own.high, p, seeds, runs)
     worst = max(parts, key=lambda part: region.excess(part.estimate))
     verdict = "supported" if all(region.contains(part.estimate) for part in parts) else "contradicted"
@@ -124,27 +123,18 @@ def corrected(own: Judgement, p: float) -> Judgement:
 
 
 def few(seeds: int) -> str:
-    """The seeds as the end of a sentence, where they are few."""
-    words = seed_words(seeds)
-    return f", {words}" if words else ""
-
-
-def digits(found: Interval) -> int:
-    """Decimals that show where the ends of an interval lie."""
-    width = found.high - found.low
-    return next((n for n in range(2, 6) if width * 10 ** n >= 10), 6) if width > 0 else 4
+    return f", {seed_words(seeds)}" if seed_words(seeds) else ""
 
 
 def as_json(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
     """The judgements for ledger.json: plain values, one object a claim."""
-    return [{"identifier": own.claim.id, "document": own.claim.document, "statement": own.claim.statement,
-             "verdict": own.verdict, "effect": own.effect, "interval": None if own.low is None else [own.low, own.high],
-             "unit": own.claim.unit, "p": own.p, "seeds": own.seeds, "runs": list(own.runs),
-             "published": own.claim.published.value if own.claim.published else None,
-             "published_source": own.claim.published.source if own.claim.published else None,
-             "rule": own.claim.rule, "notebook": own.claim.notebook, "section": own.claim.section,
-             "sentence": own.sentence}
-            for own in judgements]
+    return [{"identifier": claim.id, "document": claim.document, "statement": claim.statement, "verdict": own.verdict,
+             "effect": own.effect, "interval": None if own.low is None else [own.low, own.high], "unit": claim.unit,
+             "p": own.p, "seeds": own.seeds, "runs": list(own.runs),
+             "published": claim.published.value if claim.published else None,
+             "published_source": claim.published.source if claim.published else None, "rule": claim.rule,
+             "notebook": claim.notebook, "section": claim.section, "sentence": own.sentence}
+            for own in judgements for claim in [own.claim]]
 
 
 def as_table(judgements: Sequence[Judgement]) -> pd.DataFrame:

@@ -60,8 +60,8 @@ class Region:
         return False if self.outside(found.low, found.high) else None
 
     def p(self, found: Interval) -> float:
-        """p value against the nearest boundary: the largest over boundaries."""
-        return max(found.p(boundary) for boundary in self.boundaries())
+        """p value against the nearest boundary."""
+        return max(map(found.p, self.boundaries()))
 
     def excess(self, value: float) -> float:
         """How far a value lies beyond the region (below 0: inside); the largest is the worst of several."""
@@ -73,9 +73,8 @@ class Region:
         if measure.exact:
             whose = "every number is" if measure.every else "the number is"
             return f"Supported if {whose} {where}, else contradicted; it is exact, so there is no interval."
-        what, other, again = ("its", "", "")
-        if measure.every:
-            what, other, again = "every comparison's", "of one of them ", " after a correction for their number"
+        what, other, again = (("every comparison's", "of one of them ", " after a correction for their number")
+                              if measure.every else ("its", "", ""))
         few = f" With fewer than {ENOUGH_SEEDS} seeds there is no interval, and the mean decides."
         return (f"Supported if the effect is {where}: {what} whole {100 * LEVEL:.0f} % interval, with "
                 f"p < {1 - LEVEL:.2g} after Holm's correction over the ledger; contradicted if the whole interval "
@@ -90,8 +89,8 @@ class Decision(NamedTuple):
 
 
 def decide(region: Region, found: Sequence[Interval]) -> Decision:
-    """All must lie inside for a claim to hold (p: the largest), one outside contradicts it (p: the smallest, times
-    their number, since any of them might have)."""
+    """All must lie inside for a claim to hold (p: the largest). One outside contradicts it (p: the smallest times their
+    number, since any of them might have)."""
     sides, p = [region.side(own) for own in found], [region.p(own) for own in found]
     outside = [at for at, own in enumerate(found) if not region.contains(own.estimate)]
     if outside:

@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lib import paths
+from lib.errors import one_of
+from lib.files import write_atomically
+from suite.settings import profiles
+
 
 @dataclass(frozen=True)
 class NotebookStatus:
@@ -25,5 +30,18 @@ def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") 
     page and for judging; empty: the offline corpus. Raises `SuiteError` for tables or notebooks that are not what the
     suite writes, naming the file.
     """
-    from suite.report.page import write          # nbconvert and matplotlib: imported when there is a page to write
-    return write(profile, status, corpus)
+    from data_prep.build import existing         # imported when there is a page to write: nbconvert and matplotlib, too
+    from suite import claims
+    from suite.report import facts, ledger, page, pages
+    for name, notebook in status.items():
+        one_of(notebook.state, pages.WORDS, f"state of notebook {name}")
+    finished = [name for name, notebook in status.items() if notebook.state in page.DONE]
+    found, loaded = facts.Facts.read(profile, corpus, finished), profiles.load(profile, corpus)
+    text = existing(loaded.corpus)                           # nothing is judged where there is no text to have run on
+    judgements = claims.judge(loaded, text, finished) if text is not None else []
+    content = page.page(found, status, judgements)
+    write_atomically(paths.results(profile) / "README.md", page.results_readme(found).encode())
+    ledger.write(profile, judgements)
+    path = paths.report(profile) / "index.html"
+    write_atomically(path, content.encode())
+    return path

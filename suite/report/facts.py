@@ -37,14 +37,12 @@ class Text:
 
     @property
     def pieces(self) -> str:
-        """What the tokeniser's pieces are."""
         tokenizer = self.manifest["config"].get("tokenizer")
         return f"pieces of {tokenizer}" if tokenizer else "byte-level pieces"
 
     @property
     def origins(self) -> list[str]:
-        """Of text from the hub: data sets of every domain and of the battery's tasks, with configuration, commit,
-        licence."""
+        """Of hub text: data sets of every domain and of the battery's tasks, with configuration, commit, licence."""
         sources = [(name, source) for name, domain in self.domains.items() for source in domain.get("sources", ())]
         sources += [(f"{task}, {source['items']:,} items", source)
                     for task, source in self.manifest.get("evaluations", {}).items()]
@@ -54,8 +52,7 @@ class Text:
 
     @property
     def domains(self) -> dict[str, dict[str, Any]]:
-        """documents, tokens and bytes by domain and split; `removed` is how many documents were left out, `sources`
-        where hub text is from."""
+        """Documents and tokens by domain and split; `removed`: documents left out, `sources`: of hub text."""
         return self.manifest["domains"]
 
     def tokens(self, split: str) -> int:
@@ -64,27 +61,22 @@ class Text:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the page says of a profile's runs, corpora and tables. corpus: the folder that `CORPUS` names, or
-    nothing."""
+    """All that the page says of a profile's runs, corpora and tables."""
     profile: str
-    corpus: str
+    corpus: str                    # the folder that `CORPUS` names, or nothing
     table: pd.DataFrame            # see `summary.read_tables`
     runs: list[dict[str, Any]]     # behind the table, in the order in which they were started: see `described`
     texts: list[Text]              # that the runs read
 
     @classmethod
     def read(cls, profile: str, corpus: str, finished: Sequence[str]) -> Facts:
-        """From the tables of the notebooks that are finished.
-
-        Raises `SuiteError` for a run that the database lacks, and for a corpus that is no longer there.
-        """
+        """From the tables of finished notebooks; a `SuiteError` for a run or a corpus that is no longer there."""
         table = summary.read_tables(paths.results(profile), finished)
         runs = read_runs(profile, table.loc[table["run"] != "", ["run", "experiment"]].drop_duplicates())
         return cls(profile, corpus, table, runs, read_texts(dict.fromkeys(run["data"] for run in runs if run["data"])))
 
     @property
     def description(self) -> str:
-        """The profile's line about itself."""
         return str(profiles.parse(profiles.path_of(self.profile))["description"]).strip()
 
     @cached_property
@@ -98,12 +90,10 @@ class Facts:
 
     @property
     def seconds(self) -> float:
-        """Of training, all runs together."""
         return sum(run["seconds"] or 0.0 for run in self.runs)
 
     @property
     def versions(self) -> list[dict[str, str]]:
-        """Those that the runs were made with; several mean that the runs were made under several conditions."""
         return [dict(versions) for versions in dict.fromkeys(tuple(run["versions"].items()) for run in self.runs)]
 
     @property
@@ -111,8 +101,7 @@ class Facts:
         return list(dict.fromkeys(f"{run['machine']}; {run['device']}, {run['threads']} a run" for run in self.runs))
 
     def command(self, target: str, **more: str) -> str:
-        """The command that makes this again, as one types it in the repository's folder; `more` are make's
-        variables."""
+        """The command that makes this again, in the repository's folder; `more` are make's variables."""
         folder = shlex.quote(os.path.relpath(self.corpus, paths.ROOT)) if self.corpus else ""
         variables = {**more, "PROFILE": self.profile, "CORPUS": folder}
         return " ".join(["make", target, *(f"{key}={value}" for key, value in variables.items() if value)])
@@ -128,7 +117,7 @@ class Facts:
 
 
 def read_runs(profile: str, shown: pd.DataFrame) -> list[dict[str, Any]]:
-    """The runs that tables name, in the order in which they were started. shown: columns `run` and `experiment`."""
+    """The runs that tables name, in the order of their start. shown: columns `run` and `experiment`."""
     if shown.empty:
         return []
     notebooks = shown.groupby("run", sort=False)["experiment"].agg(tuple)
@@ -142,8 +131,7 @@ def read_runs(profile: str, shown: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def described(row: sqlite3.Row, notebooks: Sequence[str]) -> dict[str, Any]:
-    """A row of the database as the appendix shows it, with `notebooks`, whose tables hold the run's numbers, the
-    pattern's `settings`, and the `recipe`: the whole configuration, group by group."""
+    """A row of the database as the appendix shows it, with the `notebooks` whose tables hold the run's numbers."""
     run = RunConfig.from_dict(json.loads(row["config"]))
     groups = {**run.to_dict(), "data": {"source": run.data.source, **dict(run.data.parameters)}}
     recipe = [(name, ", ".join(f"{key}={value}" for key, value in groups[name].items()))
@@ -153,7 +141,7 @@ def described(row: sqlite3.Row, notebooks: Sequence[str]) -> dict[str, Any]:
 
 
 def read_texts(wanted: Iterable[str]) -> list[Text]:
-    """The corpora with these fingerprints. Raises `SuiteError` for one that is no longer there."""
+    """The corpora with these fingerprints."""
     corpora = [Corpus(manifest.parent) for manifest in sorted(paths.corpora().glob("[!.]*/manifest.json"))]
     there = {corpus.fingerprint: Text(corpus.fingerprint, corpus.manifest) for corpus in corpora}
     for fingerprint in wanted:

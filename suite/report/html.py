@@ -226,8 +226,7 @@ def _mend_link(link: Tag, prefix: str, anchors: Collection[str]) -> None:
 # Tables
 
 def dress(table: Tag, soup: BeautifulSoup, runs: Collection[str] = ()) -> None:
-    """Caption, scopes, numbers and the headers above columns of them to the right, links to runs, and a box of its own
-    to scroll in."""
+    """Caption, scopes, numbers and the headers above them to the right, links to runs, and a box to scroll in."""
     if table.find("caption") is None:
         table.insert(0, _new(soup, "caption", _place("Table", table), classes="hidden"))
     _join_header_rows(table)

@@ -1,5 +1,4 @@
-"""The ledger as the page shows it: every claim judged at this profile, its verdicts at others, and ledger.json beside
-it."""
+"""The ledger as the page shows it: every claim, its verdicts at this profile and at others, and ledger.json."""
 
 from __future__ import annotations
 
@@ -9,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import pydantic
 from markupsafe import Markup
 
 from lib import paths
+from lib.errors import one_of
 from lib.files import write_atomically
 from suite.claims import Judgement, as_json, as_table
 from suite.report.html import slug
@@ -109,15 +108,13 @@ def counts(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def digits(own: Judgement) -> int | None:
-    """Decimals that show where the interval's ends lie; None for a number without an interval: four significant
-    digits."""
+    """Decimals that show where the interval's ends lie; None for a number without an interval."""
     width = own.high - own.low if own.low is not None else 0.0
     return min(5, max(0, 1 - math.floor(math.log10(width)))) if width > 0 else None
 
 
 def written(value: float, decimals: int | None) -> str:
-    """A number as the page writes it, with a true minus sign. decimals None: four significant digits, no trailing
-    zero."""
+    """A number with a true minus sign. decimals None: four significant digits, no trailing zero."""
     if decimals is not None or value == int(value):
         text = f"{value:z,.{decimals or 0}f}"
     else:
@@ -127,13 +124,6 @@ def written(value: float, decimals: int | None) -> str:
 
 
 # ledger.json
-
-class Entry(pydantic.BaseModel):
-    """What another profile's page needs of a claim in ledger.json (`suite.claims.as_json`)."""
-    identifier: str
-    rule: str
-    verdict: Literal[*VERDICTS]
-
 
 def path_of(profile: str) -> Path:
     return paths.report(profile) / "ledger.json"
@@ -160,16 +150,14 @@ def verdicts_of_others(profile: str, judgements: Iterable[Judgement]) -> tuple[d
         if name == profile:
             continue
         try:
-            entries = pydantic.TypeAdapter(list[Entry]).validate_json(path.read_bytes())
-        except pydantic.ValidationError as error:
-            first = error.errors()[0]
-            wrong = ", ".join([*map(str, first["loc"]), first["msg"]])
-            notes.append(f"The verdicts of profile {name} are left out: {path.name}: {wrong}.")
+            known = [entry for entry in json.loads(path.read_bytes()) if entry["identifier"] in rules]
+            alike = {entry["identifier"]: one_of(entry["verdict"], VERDICTS, "verdict") for entry in known
+                     if entry["rule"] == rules[entry["identifier"]]}
+        except (ValueError, KeyError, TypeError) as error:
+            notes.append(f"The verdicts of profile {name} are left out: {path.name}: {type(error).__name__}: {error}.")
             continue
-        known = [entry for entry in entries if entry.identifier in rules]
-        alike = [entry for entry in known if entry.rule == rules[entry.identifier]]
         if changed := len(known) - len(alike):
             notes.append(f"{changed} {'verdict' if changed == 1 else 'verdicts'} of profile {name} "
                          f"{'is' if changed == 1 else 'are'} left out: by an earlier rule.")
-        found[name] = {entry.identifier: entry.verdict for entry in alike if entry.verdict != "not tested"}
+        found[name] = {claim: verdict for claim, verdict in alike.items() if verdict != "not tested"}
     return found, notes

@@ -1,4 +1,4 @@
-"""The page: gather what the notebooks, tables and database hold, fill the template, replace the file in one step."""
+"""The page: what the notebooks, tables and database hold, in its template."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ from typing import TYPE_CHECKING
 
 from nbconvert.filters import strip_ansi
 
-from data_prep.build import existing
 from lib import paths
-from lib.errors import one_of
-from lib.files import write_atomically
 from suite import claims
 from suite.experiments.base import COLUMNS
 from suite.report import ledger, pages, pictures, summary
 from suite.report.facts import Facts
 from suite.report.html import Section
 from suite.report.ledger import Row
-from suite.settings import profiles
 
 if TYPE_CHECKING:
     from suite.report import NotebookStatus
@@ -53,27 +49,10 @@ class Entry:
 
     @property
     def error_line(self) -> str:
-        """The message alone: the last line of a traceback says what happened, and a first line with a colon what
-        follows."""
+        """The message alone: the last line of a traceback, after a first line that ends with a colon."""
         lines = [line.strip() for line in self.error.splitlines() if line.strip()] or ["It gave no message."]
         introduced = len(lines) > 1 and lines[0].endswith(":") and not lines[0].startswith("Traceback")
         return f"{lines[0]} {lines[-1]}" if introduced else lines[-1]
-
-
-def write(profile: str, status: Mapping[str, NotebookStatus], folder: str = "") -> Path:
-    """The page and what stands beside it: see `build` in `suite.report`."""
-    for name, notebook in status.items():
-        one_of(notebook.state, pages.WORDS, f"state of notebook {name}")
-    finished = [name for name, notebook in status.items() if notebook.state in DONE]
-    facts, loaded = Facts.read(profile, folder, finished), profiles.load(profile, folder)
-    corpus = existing(loaded.corpus)                         # nothing is judged where there is no text to have run on
-    judgements = claims.judge(loaded, corpus, finished) if corpus is not None else []
-    content = page(facts, status, judgements)
-    write_atomically(paths.results(profile) / "README.md", results_readme(facts).encode())
-    ledger.write(profile, judgements)
-    path = paths.report(profile) / "index.html"
-    write_atomically(path, content.encode())
-    return path
 
 
 def page(facts: Facts, status: Mapping[str, NotebookStatus], judgements: Sequence[claims.Judgement]) -> str:
@@ -115,8 +94,7 @@ def _entries(facts: Facts, status: Mapping[str, NotebookStatus], rows: Sequence[
 
 
 def error_in(executed: Path) -> str | None:
-    """The error that an execution left in its notebook; if it is not the present one, that execution was an earlier
-    one."""
+    """The error that an execution left in its notebook; another one than the present is of an earlier execution."""
     return pages.read(executed).metadata.get("suite", {}).get("error") if executed.exists() else None
 
 

@@ -26,8 +26,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 AUDIT = paths.ROOT / "docs" / "audit.md"
 WORDS = {"waiting": "not run yet", "running": "running", "done": "done", "fresh": "done", "failed": "failed"}
 PRIORITY = ("text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain")
-# their text says only that they are there
-LIVE = ("application/vnd.jupyter.widget-view+json", "application/javascript")
+LIVE = ("application/vnd.jupyter.widget-view+json", "application/javascript")   # their text only says what they are
 NOT_FOR_THE_PAGE = ("progress", "caption_line")      # metadata that suite.settings.progress and suite.notebook set
 _PROGRESS = re.compile(r"\d+%\|.*\||\d+/\d+ \[\d+:\d+")                    # a bar of tqdm, or its counts and times
 _TITLE = re.compile(r"\A\s*#[ \t]+(?P<title>[^\n]+?)[ \t#]*(?:\n|\Z)")
@@ -55,10 +54,7 @@ def moment(when: str) -> str:
 
 def render(path: Path, name: str, runs: Collection[str] = (), anchors: Collection[str] = (),
            claims: Mapping[str, str] | None = None) -> Section:
-    """The section of the executed notebook at `path`; `runs`, `anchors` and `claims` as in `html.tidy`.
-
-    Raises `SuiteError` if the file is not a notebook.
-    """
+    """The section of the executed notebook at `path`; `runs`, `anchors` and `claims` as in `html.tidy`."""
     notebook = read(path)
     title = _prepare(notebook) or name
     fragment = environment().get_template("notebook.html.j2").render(cells=notebook.cells)
@@ -163,7 +159,6 @@ def _kept(output: nbformat.NotebookNode) -> nbformat.NotebookNode | None:
 
 
 def _settled(text: str) -> str:
-    """What a terminal would show in the end: after a carriage return the line is written anew; progress bars are
-    gone."""
+    """What a terminal would show in the end: a carriage return writes the line anew; progress bars are gone."""
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
     return "\n".join(line for line in lines if not _PROGRESS.search(strip_ansi(line)))

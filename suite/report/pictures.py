@@ -1,5 +1,4 @@
-"""The two pictures of the first page: every series by its attended pairs, and every pattern at equal pairs with its
-cost."""
+"""The pictures of the first page: every series by its pairs, and every pattern at equal pairs with its cost."""
 
 from __future__ import annotations
 
@@ -84,11 +83,10 @@ def _in_words(group: Sequence[Series]) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """One row of the ranking: a series, with its perplexities at the training length and at the longest evaluated
-    one."""
+    """One row of the ranking."""
     name: str
     series: Series
-    near: float
+    near: float           # perplexity at the training length
     far: float            # perplexity at the longest length; nan: not evaluated beyond the training length
     speed: float          # training tokens a second over those of dense attention; nan without dense
     family: str           # of FAMILIES
@@ -145,8 +143,7 @@ def ranked(found: Ranking) -> Picture:
 
 @plots.drawn
 def draw_ranking(found: Ranking) -> Figure:
-    """Perplexity to the left, cost to the right, a row a place. The axis ends at the largest perplexity that is not far
-    off, with some room for those that are."""
+    """Perplexity to the left, cost to the right, a row a place. The axis ends at the largest value not far off."""
     rows = list(enumerate(reversed(found.places)))
     values = [value for place in found.places for value in (place.near, place.far) if value == value]
     off = OFF_SCALE * float(np.median([place.near for place in found.places]))
@@ -176,8 +173,7 @@ def draw_ranking(found: Ranking) -> Figure:
 
 
 def _place(axes: Axes, at: int, place: Place, limit: float) -> None:
-    """A filled mark at the training length, an open one at the longest, with a line between; what is far off is
-    written."""
+    """A filled mark at the training length, an open one at the longest, a line between; what is far off is written."""
     color, known = COLORS[place.family], [value for value in (place.near, place.far) if value == value]
     axes.plot([min(value, limit) for value in known], [at] * len(known), color=color, linewidth=1, alpha=0.6)
     if place.series.interval is not None and place.near <= limit:

@@ -36,26 +36,10 @@ class Series:
     train_tokens: int
     tokens_per_s: float                   # mean over the runs
     runs: tuple[tuple[int, str], ...]     # (seed, fingerprint), by seed
-    losses: tuple[float, ...]             # mean over domains of each run, nats a token
     perplexity: dict[str, float]          # by domain, mean over seeds (of the loss)
-
-    @property
-    def mean(self) -> float:
-        """exp of the mean loss over domains and seeds."""
-        return float(np.exp(np.mean(np.log(list(self.perplexity.values())))))
-
-    @property
-    def spread(self) -> float | None:
-        """Sample standard deviation over seeds of a run's mean; None with one seed."""
-        return sample_std(np.exp(self.losses)) if len(self.losses) > 1 else None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Student's interval of the mean loss over seeds, as perplexities; None with one seed."""
-        if len(self.losses) < 2:
-            return None
-        interval = mean_over_runs(self.losses)
-        return float(np.exp(interval.low)), float(np.exp(interval.high))
+    mean: float                           # exp of the mean loss over domains and seeds
+    spread: float | None                  # sample standard deviation over seeds of a run's mean; None with one seed
+    interval: tuple[float, float] | None  # Student's, of the mean loss over seeds, as perplexities; None with one seed
 
     @property
     def recipe(self) -> str:
@@ -106,8 +90,7 @@ def _perplexity(table: pd.DataFrame) -> pd.Series:
 
 
 def whole_windows(table: pd.DataFrame) -> pd.DataFrame:
-    """The perplexities of the unchanged model after the last step, at any length; without a length, at the training
-    length."""
+    """The perplexities of the unchanged model after the last step, at any length (none: the training length)."""
     rows = table[_perplexity(table) & table[_PART].isna().all(axis=1)]
     return rows.assign(length=rows["length"].fillna(rows["train_length"]))
 
@@ -120,8 +103,7 @@ def perplexities(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def series_of(table: pd.DataFrame) -> list[Series]:
-    """All series that have a perplexity; by recipe, best first. A shared run is called what the first notebook calls
-    it."""
+    """All series with a perplexity; by recipe, best first. A shared run is named by the first notebook."""
     rows = perplexities(table)
     if rows.empty:
         return []
@@ -136,6 +118,9 @@ def series_of(table: pd.DataFrame) -> list[Series]:
 def _series(group: pd.DataFrame) -> Series:
     first, loss = group.iloc[0], np.log(group.set_index(["run", "split"])["value"])
     runs = group.drop_duplicates("run").sort_values("seed", kind="stable")
+    losses = loss.groupby(level="run").mean().reindex(runs["run"]).tolist()             # mean over domains
+    perplexity = {str(domain): float(np.exp(own)) for domain, own in loss.groupby(level="split").mean().items()}
+    student = mean_over_runs(losses) if len(losses) > 1 else None
     return Series(
         name=first["series"] or first["pattern"], settings=settings(first),
         pairs=float(first["pairs"]), keys_per_query=float(first["keys_per_query"]),
@@ -143,8 +128,9 @@ def _series(group: pd.DataFrame) -> Series:
         **{name: int(first[name]) for name in ("parameters", "train_length", "train_tokens")},
         tokens_per_s=float(runs["run_tokens_per_s"].mean()),
         runs=tuple((int(seed), str(run)) for seed, run in zip(runs["seed"], runs["run"], strict=True)),
-        losses=tuple(loss.groupby(level="run").mean().reindex(runs["run"])),
-        perplexity={str(domain): float(np.exp(own)) for domain, own in loss.groupby(level="split").mean().items()})
+        perplexity=perplexity, mean=float(np.exp(np.mean(np.log(list(perplexity.values()))))),
+        spread=sample_std(np.exp(losses)) if student else None,
+        interval=(float(np.exp(student.low)), float(np.exp(student.high))) if student else None)
 
 
 def settings(row: pd.Series) -> str:

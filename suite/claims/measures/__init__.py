@@ -68,8 +68,7 @@ def measure(unit: str, **kind: bool) -> Callable[[Callable], Callable]:
 
 
 def fact(unit: str, what: str) -> Callable[[Callable], Callable]:
-    """Declare a function that returns one exact number, for which no run is needed. what: what the number is of, with
-    the function's arguments in braces."""
+    """Declare a function that returns one exact number without a run; `what` has its arguments in braces."""
     def declare(function: Callable) -> Callable:
         @measure(unit, exact=True)
         @functools.wraps(function)

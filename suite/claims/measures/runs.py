@@ -1,17 +1,19 @@
-"""Held-out losses compared: on the same windows, of the same seeds (nats a token)."""
+"""What runs show: held-out losses compared on the same windows, of the same seeds (nats a token); alphas, accuracies,
+influence of far tokens, speed, size and counted memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from suite.claims.measures import Part, measure
+from suite.evals.zero_shot import called
+from suite.experiments.learned_alpha import PROBE
 from suite.study import comparisons
 from suite.study.comparisons import LOCAL, recommended
 from suite.study.frames import Model, NotTested, Study, minus
-from suite.study.stats import Interval, mean_interval
+from suite.study.stats import Interval, accuracy, accuracy_difference, mean_interval
 
 NATS = "nats a token"
 Pairs = Iterable[tuple[Model, Model]]
@@ -33,8 +35,7 @@ def asked(**labels: Any) -> dict[str, Any]:
 def loss_difference(study: Study, *, series: tuple[str, ...], others: tuple[str, ...], window: int | None = None,
                     theta_lr: float | None = None, factor: int = 1, variant: str = "",
                     other_variant: str = "") -> Iterator[Part]:
-    """Loss of each of `series` minus that of each of `others`, at `factor` times the training length. window, theta_lr:
-    of the models at this W or rate of theta alone."""
+    """Loss of each of `series` minus that of each of `others`, at `factor` times the training length."""
     where = f" at {factor} times the training length" if factor > 1 else ""
     for model, other in study.pairs(series, others, **asked(window=window, theta_lr=theta_lr)):
         a, b = (f"{own.name}, {how}" if how else own.name for own, how in ((model, variant), (other, other_variant)))
@@ -52,7 +53,7 @@ def against_local(study: Study, *, series: str, factor: int = 1) -> Iterator[Par
 def loss_growth(study: Study, *, series: tuple[str, ...], factor: int, variant: str = "") -> Iterator[Part]:
     """Loss at `factor` times the training length minus that at the training length, of the same tokens."""
     where = f"{f', {variant},' if variant else ''} at {factor} times the training length minus at that length"
-    for model in chain.from_iterable(map(study.find, series)):
+    for model in [model for name in series for model in study.find(name)]:
         yield Part(f"Loss of {model.name}{where}", study.growth(model, factor * model.length, variant), (model,))
 
 
@@ -103,7 +104,6 @@ def sigma_difference(study: Study) -> Iterator[Part]:
 
 
 def beside_recommended(study: Study, other: str) -> Pairs:
-    """The power laws at the document's range of sigma, each beside its partner."""
     return [(model, study.partner(model, other)) for model in recommended(study)]
 
 
@@ -120,16 +120,16 @@ def recommended_sigma_against(study: Study, *, other: str, at_equal_compute: boo
 def descent(study: Study, *, series: str, others: tuple[str, ...]) -> Iterator[Part]:
     """Training loss averaged over the steps, of `series` minus that of each of `others`; they have equal pairs, so that
     a step costs the same. Over seeds; of too few it has no interval."""
-    pairs = study.pairs((series,), others)
-    return compared(study, pairs, "Training loss of {a.name} minus {b.name}", comparisons.descent)
+    return compared(study, study.pairs((series,), others), "Training loss of {a.name} minus {b.name}",
+                    comparisons.descent)
 
 
 # Where long rungs pay against a local window of as many keys
 
 @measure(NATS + " a doubling")
 def token_trend(study: Study, *, series: str) -> Iterator[Part]:
-    """What each doubling of the training tokens adds to the loss of `series` minus that of the local window of equal
-    pairs: the slope of a line through runs of several lengths, each with a schedule of its own."""
+    """What a doubling of the tokens adds to the loss of `series` minus that of the local window of equal pairs: the
+    slope of a line through runs of several lengths, each with a schedule of its own."""
     pairs = comparisons.beside_local(study, series, study.profile.train.length)
     trend = comparisons.token_trend(study, series, study.profile.train.length)
     if trend is None:
@@ -151,8 +151,7 @@ def length_change(study: Study, *, series: str) -> Iterator[Part]:
 @measure(NATS)
 def far_evidence(study: Study, *, series: str, beyond: str) -> Iterator[Part]:
     """Loss of `series` minus that of the local window on tokens whose context stood before, further back than one layer
-    of the window (`beyond: window`) or its whole stack (`beyond: stack`) reaches; whole bins of the recurrence
-    evaluation."""
+    of the window (`beyond: window`) or its whole stack (`beyond: stack`) reaches; in whole bins of recurrence."""
     T = study.profile.train.length
     pair = comparisons.with_recurrence(study, series, T)
     reach, edges = comparisons.reaches(pair[1])[beyond], comparisons.recurrence_edges(study, pair[0])
@@ -161,3 +160,132 @@ def far_evidence(study: Study, *, series: str, beyond: str) -> Iterator[Part]:
         raise NotTested(f"the local window's {beyond} reaches {reach} of {T} tokens: no bin lies beyond")
     what = f"Loss of {series} minus local window on tokens whose context stood {edges[bins[0]]} or more tokens before"
     yield Part(what, comparisons.recurrence_difference(study, pair, bins), pair)
+
+
+# Beside the loss
+
+@measure("in alpha", by_run=True)
+def alpha_travel(study: Study, *, series: str, theta_lr: float | None = None) -> Iterator[Part]:
+    """How far training has moved alpha from its start: the layer that moved most, of each run."""
+    model = study.find(series, **asked(theta_lr=theta_lr))[0]
+    yield Part(f"Largest move of alpha in {model.name}", comparisons.alpha_travel(study, model), (model,))
+
+
+@measure("nats a token", every=True)
+def alpha_landscape(study: Study, *, series: str) -> Iterator[Part]:
+    """Change of the loss when one layer's alpha is set to another value, for every layer and value."""
+    model = study.find(series)[0]
+    changes, values = comparisons.landscape(study, model)
+    for layer in range(changes.shape[1]):
+        for at, value in enumerate(values):
+            yield Part(f"Loss of {model.name} with {value} in layer {layer} minus as learned",
+                       mean_interval([changes[:, layer, at]]), (model,))
+
+
+@measure("times", by_run=True)
+def speed_ratio(study: Study, *, series: str, other: str) -> Iterator[Part]:
+    """Training speed of `other` over that of `series`, tokens a second as they were trained here."""
+    pairs = study.pairs((series,), (other,))[:1]
+    return compared(study, pairs, "Training time of {a.name} over that of {b.name}", comparisons.speed_ratio)
+
+
+@measure("parameters", exact=True, every=True)
+def parameters_added(study: Study, *, series: tuple[str, ...], other: str) -> Iterator[Part]:
+    """Parameters beyond those of `other` and one a layer for a learned alpha."""
+    def size(model: Model) -> int:
+        return int(study.metrics(model.jobs[0])["parameters"].iloc[0])
+    for model in [model for name in series for model in study.find(name)]:
+        dense = study.partner(model, other)
+        more = size(model) - size(dense) - model.run.model.layers * bool(model.pattern.learned)
+        yield Part(f"Parameters of {model.name} beyond dense and its alphas", more,
+                   [Model(own.name, own.jobs[:1]) for own in (model, dense)])
+
+
+@measure("times less", exact=True, every=True)
+def memory_ratio(study: Study, *, series: str) -> Iterator[Part]:
+    """Scores of dense causal attention over those of the pattern at the training length, counted."""
+    for model in recommended(study) if series == "Power law" else study.find(series):
+        T = model.length
+        yield Part(f"Score memory of {model.name} at T = {T}, against dense",
+                   model.run.model.layers * T * (T + 1) / 2 / model.pairs)
+
+
+@measure("of the influence", every=True)
+def far_influence(study: Study, *, other: str) -> Iterator[Part]:
+    """Share of the influence on a prediction that comes from far tokens: power law minus `other`, same windows."""
+    for a, b in beside_recommended(study, other):
+        yield Part(f"Influence from at least {comparisons.far_from(study, a)} tokens back, {a.name} minus {other}",
+                   comparisons.far_influence(study, a, b), (a, b))
+
+
+@measure("above chance", every=True)
+def battery_above_chance(study: Study, *, tasks: tuple[str, ...]) -> Iterator[Part]:
+    """Accuracy of every language model of the profile's own size minus chance, at each of these tasks that is asked."""
+    models = [model for model in study.language_models if not model.labels.told]
+    for task in known_tasks(study, tasks):
+        for model in models:
+            right = accuracy(comparisons.items(study, model.jobs, task))
+            chance = study.value(model.jobs[0], "chance", split=task)
+            yield Part(f"Accuracy of {model.name} at {task} minus chance", right.shifted(-chance), (model,))
+
+
+@measure("in accuracy", every=True)
+def battery_difference(study: Study, *, series: str, other: str, tasks: tuple[str, ...]) -> Iterator[Part]:
+    """Accuracy of `series` minus that of `other` at each of these tasks that the profile asks, on the same items."""
+    a, b = study.pairs((series,), (other,))[0]
+    both = list(zip(*study.paired(a, b), strict=True))
+    for task in known_tasks(study, tasks):
+        difference = accuracy_difference(*(comparisons.items(study, jobs, task) for jobs in both))
+        yield Part(f"Accuracy at {task}, {a.name} minus {b.name}", difference, (a, b))
+
+
+@measure("in accuracy", every=True)
+def task_difference(study: Study, *, series: str, others: tuple[str, ...], task: str) -> Iterator[Part]:
+    """Accuracy of `series` minus that of each of `others`, all trained on the task itself, on the same sequences."""
+    what = f"Accuracy after training for {task}, {{a.labels.series}} minus {{b.labels.series}}"
+    pairs = study.pairs((series,), others, text=False, task=task)
+    return compared(study, pairs, what, comparisons.task_difference, task)
+
+
+@measure("accuracy")
+def copy_gain(study: Study, *, series: str) -> Iterator[Part]:
+    """Accuracy of `series` minus that of the local window of equal pairs in planted copies, at the longest distance."""
+    gains = comparisons.copy_gains(study, series)
+    if not gains:
+        raise study.untrained(f"{series} and a local window on planted copies")
+    longest = max(gains)
+    yield Part(f"Accuracy of {series} minus local window, copying over {longest} tokens", gains[longest],
+               [comparisons.copy_models(study, name)[longest] for name in (series, LOCAL)])
+
+
+@measure("in accuracy", every=True)
+def probe_difference(study: Study, *, series: str, other: str) -> Iterator[Part]:
+    """Accuracy at the copy probe's distances between rungs, all alike, of `series` minus `other`, at each depth."""
+    pairs = [(model, study.partner(model, other)) for model in probe_models(study, series)]
+    what = f"Accuracy of {{a.name}} minus {other}"
+    return compared(study, pairs, what, comparisons.task_difference, "marked_copy")
+
+
+@measure("of the answers", every=True)
+def probe_accuracy(study: Study, *, series: str) -> Iterator[Part]:
+    """Accuracy of every cell of the copy probe between rungs: each depth and distance."""
+    for model in probe_models(study, series):
+        for distance in study.parameters.probe_distances:
+            right = comparisons.sequences(study, model.jobs, f"distance={distance}")
+            yield Part(f"Accuracy of {model.name} at distance {distance}", accuracy(right), (model,))
+
+
+def probe_models(study: Study, series: str) -> list[Model]:
+    """The probe's models of a series that are asked for distances between rungs, at the lowest rate of theta."""
+    models = [m for m in study.find(series, text=False, task=PROBE)
+              if dict(m.run.data.parameters)["distances"] == tuple(study.parameters.probe_distances)]
+    lowest = min(m.labels.theta_lr for m in models)
+    return [m for m in models if m.labels.theta_lr == lowest]
+
+
+def known_tasks(study: Study, tasks: Sequence[str]) -> list[str]:
+    """The tasks that the profile asks, by the names of the tables."""
+    found = [called(task, study.database.corpus) for task in tasks if task in study.parameters.tasks]
+    if not found:
+        raise NotTested(f"profile {study.profile.name} asks none of {', '.join(tasks)}")
+    return found

@@ -1,25 +1,30 @@
-"""Facts of patterns, schedules and recipes: whole numbers and counts in which there is no chance."""
+"""Exact facts, in which there is no chance: of patterns, schedules and recipes, and of the Fibonacci paper's published
+tables (suite/published)."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import cache
 
 import numpy as np
+import pandas as pd
 
 from lib.config import TrainConfig
 from lib.errors import SuiteError
 from lib.patterns import Pattern, build
 from lib.patterns.christoffel import carry_word
 from lib.patterns.learned import alpha_of
+from suite import published
 from suite.claims.measures import Part, fact, measure
-from suite.claims.measures.losses import beside_recommended
+from suite.claims.measures.runs import beside_recommended
 from suite.experiments.christoffel import split_word
 from suite.study import graph
 from suite.study.findings import christoffel, learned_alpha, power_law_sigma
 from suite.study.frames import NotTested, Study
 
+SEED = 42
 PAPER_LENGTH = 1024
 HOPS = 16               # more than any two tokens of the document's graph need
 
@@ -55,13 +60,11 @@ def key_rows_difference() -> int:
 
 @fact("distances", "Distances beyond the window at W = {window}")
 def distances_beyond_window(*, window: int) -> int:
-    """Of one layer of the paper's fixed pattern."""
     return sum(d > window for d in paper_pattern(window=window).plan(0, PAPER_LENGTH).distances)
 
 
 @fact("distances", "Distances of 16 layers together at W = {window}")
 def distances_of_the_stack(*, window: int) -> int:
-    """Of the paper's linear stagger."""
     return len(graph.stack_distances(paper_pattern(schedule="linear", window=window), PAPER_LENGTH))
 
 
@@ -78,8 +81,7 @@ def depths_without_coprime() -> int:
 
 @fact("", "Largest alpha in reach of the paper's recipe")
 def alpha_within_reach() -> float:
-    """From 1: a step of Adam is at most about the rate, whose mean is half the peak in the warm-up and halfway between
-    peak and end in the cosine."""
+    """A step of Adam is at most about the rate: half the peak in the warm-up, then halfway between peak and end."""
     recipe = TrainConfig()
     after = (recipe.steps - recipe.warmup) * (1 + recipe.final_lr)
     return alpha_of(recipe.lr * (recipe.warmup + after) / 2)
@@ -87,26 +89,19 @@ def alpha_within_reach() -> float:
 
 @fact("of the peak", "Learning rate at the end over its peak")
 def final_learning_rate() -> float:
-    """As the paper's code has it and the suite follows it."""
     return TrainConfig().final_lr
 
 
 @fact("", "Whether two processes start alike")
 def same_start_when_seeded_late() -> bool:
-    """When a model is built before the seed is set; enacted on one layer."""
-    def built(process: int) -> np.ndarray:
-        stream = np.random.RandomState(process)                    # what a process has drawn before it builds
-        weights = stream.normal(size=(8, 8))
-        stream.seed(42)                                            # too late for the weights
-        return weights
-    return np.array_equal(built(0), built(1))
+    """Enacted on one layer: each process has drawn something else before it builds, and the seed is set after that."""
+    return np.array_equal(*(np.random.RandomState(process).normal(size=(8, 8)) for process in (0, 1)))
 
 
 # Power law: audit rows 19 to 21
 
 @fact("new neighbours", "New neighbours from {draws} draws at sigma = {sigma:g}, r = {radius}")
 def new_neighbours(*, sigma: float, draws: int, radius: int) -> float:
-    """A query, beyond the window, from the document's draws with replacement at T = 1024."""
     return power_law_sigma.realised((sigma,), PAPER_LENGTH, radius, draws)["new neighbours"].iloc[0]
 
 
@@ -124,7 +119,6 @@ def future_edges(*, sigma: float) -> float:
 
 @fact("times", "Expected degree at {long} tokens over that at {short}, sigma = {sigma:g}")
 def degree_growth(*, sigma: float, short: int, long: int) -> float:
-    """The expected degree is `sum d^-(1+sigma)`."""
     degrees = [(np.arange(1, n // 2 + 1, dtype=float) ** -(1 + sigma)).sum() for n in (long, short)]
     return degrees[0] / degrees[1]
 
@@ -182,8 +176,7 @@ def ones(word: str) -> np.ndarray:
 
 @measure("keys", exact=True, every=True)
 def prefix_discrepancy(study: Study, *, also: tuple[str, ...]) -> Iterator[Part]:
-    """Largest distance of the keys in a prefix of the word from slope times its length: the words trained here and
-    others."""
+    """Largest distance of the keys in a prefix of the word from slope times its length, of trained and other words."""
     return of_words("Prefix discrepancy of {}", (*study.parameters.words, *also),
                     lambda word: graph.prefix_discrepancy(carry_word(*split_word(word)), Fraction(word)))
 
@@ -232,3 +225,135 @@ def reach_over_random(study: Study, *, words: tuple[str, ...], depth: int) -> It
 @fact("", "What only the paper's own code or machines could show")
 def read_in_code(*, reason: str) -> float:
     raise NotTested(reason)
+
+
+# perplexity.csv, length_extrapolation.csv, position_loss.csv
+
+@measure("nats a token", exact=True)
+def published_difference(study: Study, *, series: str, other: str, window: int, other_window: int = 0,
+                         length: int = 0) -> Iterator[Part]:
+    """Log of the ratio of perplexities: a mean over the four datasets (seed 42, perplexity.csv), or at an evaluation
+    length, a mean over the two of length_extrapolation.csv; Dense has no window."""
+    table = (published.read("length_extrapolation").query("eval_length == @length") if length else
+             published.read("perplexity").query("seed == @SEED"))
+    where = f"W = {window}" + (f", {length} tokens" if length else "")
+    yield Part(f"Published loss of {series} minus {other} at {where}",
+               log_mean(table, series, window) - log_mean(table, other, other_window or window))
+
+
+@measure("nats a token", exact=True)
+def published_growth(study: Study, *, series: str, window: float, other: str = "") -> Iterator[Part]:
+    """Log of perplexity at 4096 tokens over that at 1024, a mean over two datasets; of `series`, or minus `other`'s."""
+    whose = f"{series} minus {other}" if other else series
+    yield Part(f"Published growth of the loss of {whose} at W = {window:g}, 1024 to 4096 tokens",
+               growth(series, window) - (growth(other, window) if other else 0.0))
+
+
+@measure("nats a token", exact=True, every=True)
+def published_growth_of_all(study: Study) -> Iterator[Part]:
+    """`published_growth` of every sparse model of the paper."""
+    models = published.read("length_extrapolation").query("base != 'dense'")[["series", "window"]].drop_duplicates()
+    for own in models.itertuples():
+        yield from published_growth(study, series=own.series, window=own.window)
+
+
+@measure("nats a token", exact=True)
+def published_largest_growth(study: Study) -> Iterator[Part]:
+    """The largest of `published_growth_of_all`."""
+    yield max(published_growth_of_all(study), key=lambda part: part.estimate)
+
+
+@fact("nats a token", "Published gain of the ramp from position 128 on minus before, W = {window}")
+def published_gain_by_position(*, window: int) -> float:
+    rows = published.read("position_loss").query("window == @window and base == 'fibonacci'")
+    losses = rows.pivot_table(index="bin", columns="schedule", values="nll")
+    gain = losses["fixed"] - losses["linear"]
+    return gain.iloc[1:].mean() - gain.iloc[0]
+
+
+def log_mean(table: pd.DataFrame, series: str, window: float) -> float:
+    at = table["window"].isna() if series == "Dense" else table["window"] == window
+    rows = table[(table["series"] == series) & at]
+    assert len(rows), f"nothing is published of {series} at W = {window}"
+    return float(np.log(rows["perplexity"]).mean())
+
+
+def growth(series: str, window: float) -> float:
+    table = published.read("length_extrapolation")
+    near, far = (log_mean(table[table["eval_length"] == length], series, window) for length in (1024, 4096))
+    return far - near
+
+
+# cost.csv and battery.csv
+
+@measure("times", exact=True)
+def published_cost(study: Study, *, inference: bool) -> Iterator[Part]:
+    """Time of a learned alpha over that of fixed rungs: training (cost.csv), or inference (battery.csv)."""
+    speed = published.read("battery").query("metric == 'tokens_per_sec_infer'").groupby("series")["value"].mean()
+    ratio = speed["Fibonacci, fixed"] / speed["Fibonacci, learned"] if inference else published.learned_cost()
+    yield Part(f"Published {'inference' if inference else 'training'} time of a learned alpha over fixed rungs", ratio)
+
+
+@fact("parameters", "Published parameters of the learned model minus the fixed one")
+def published_parameters() -> int:
+    sizes = published.read("cost").groupby("series")["parameters"].first()
+    return sizes["Fibonacci, learned"] - sizes["Fibonacci, fixed"]
+
+
+@fact("tasks", "Tasks of the published battery that dense lacks")
+def published_tasks_missing() -> int:
+    table = published.read("battery")
+    dense = table["base"] == "dense"
+    return len(set(table[~dense]["task"]) - set(table[dense]["task"]))
+
+
+@measure("times", exact=True)
+def published_lambada_ratio(study: Study, *, window: int) -> Iterator[Part]:
+    """Highest over lowest perplexity of LAMBADA's target among the sparse models of one W, means over seeds."""
+    rows = published.read("battery").query("task == 'lambada' and metric == 'target_ppl' and window == @window")
+    means = rows.groupby("series")["value"].mean()
+    yield Part(f"LAMBADA's target perplexity, {means.idxmax()} over {means.idxmin()} at W = {window}",
+               means.max() / means.min())
+
+
+@fact("times", "Sample standard deviation over the population formula")
+def published_std_ratio() -> float:
+    """Of the three published seeds (perplexity.csv, W = 12)."""
+    spread = published.spread_over_seeds().query("seeds == 3")
+    return (spread["sample_std"] / spread["population_std"]).mean()
+
+
+# retrieval_probe.csv
+
+@fact("in alpha", "Largest published move of alpha in the {probes} probes")
+def published_alpha_move(*, probes: str) -> float:
+    """From its start. probes: `marked` (two distances, uniform start), `sweep` (one distance, from the ramp; its ends
+    are left out, as no theta is finite there)."""
+    table = published.read("retrieval_probe")
+    rows = table.query("experiment == 'marked' and mechanism == 'fib_blur' and staggered_init == 0"
+                       if probes == "marked" else "mechanism == 'fib_blur_stag'")
+    moved = []
+    for text in rows["alphas"].unique():
+        alphas = [a["alpha"] if isinstance(a, dict) else a for a in ast.literal_eval(text)]
+        starts = [1.0] * len(alphas) if probes == "marked" else 0.5 + np.arange(len(alphas)) / (len(alphas) - 1)
+        moves = np.abs(np.array(alphas) - starts)
+        moved += [*(moves if probes == "marked" else moves[1:-1])]
+    return max(moved)
+
+
+@fact("in accuracy", "Difference between two published seeds at depth {depth}")
+def published_seed_spread(*, depth: int) -> float:
+    """The largest of one cell of the marked probe from a uniform start."""
+    rows = published.marked_cells().query("mechanism == 'fib_blur' and staggered_init == 0 and depth == @depth")
+    return rows.groupby("distance")["accuracy"].agg(lambda own: own.max() - own.min()).max()
+
+
+@fact("of the answers", "Best published cell of the marked probe from a uniform start")
+def published_probe_best() -> float:
+    return published.marked_cells().query("mechanism == 'fib_blur' and staggered_init == 0")["accuracy"].max()
+
+
+@fact("in accuracy", "Published accuracy of the marked probe from the ramp minus from a uniform start")
+def published_probe_difference() -> float:
+    rows = published.marked_cells().query("mechanism == 'fib_blur'").groupby("staggered_init")["accuracy"].mean()
+    return rows[1] - rows[0]
