@@ -14,13 +14,9 @@ from lib import paths as where
 from lib.config import RunConfig
 from lib.errors import SuiteError
 from lib.patterns import build
-<<<<<<< HEAD
-from suite.claims.measures import patterns as exact
+from suite.claims.measures import facts as exact
 from suite.experiments.base import Job
 from suite.experiments.power_law_sigma import draws_for
-=======
-from suite.claims.measures import facts as exact
->>>>>>> 971e707 (Claims and report: measures of runs and exact facts are two modules, the page is written where it is built, made-up results are shorter)
 from suite.notebook import Notebook
 from suite.plan.cost import training_flops
 from suite.study.comparisons import task_table

@@ -127,7 +127,7 @@ def test_when_a_rule_has_changed_then_a_verdict_by_the_earlier_one_is_left_out_w
     site.other("earlier", [{**first, "rule": "another"}, second, {**second, "identifier": "gone"}])
     others, notes = ledger.verdicts_of_others(PROFILE, claims)
     assert others["earlier"] == {"F2": "supported"}
-    assert notes == ["1 verdict of profile earlier is left out: by an earlier rule."]
+    assert notes[0] == "1 verdict of profile earlier is left out: by an earlier rule."
     assert notes[0] in text(site.build(claims=claims).select_one("#claims"))
 
 
