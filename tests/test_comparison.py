@@ -51,12 +51,9 @@ def test_when_tables_have_results_then_the_best_of_the_profiles_own_models_stand
     assert comparison.champions(small, database) == {"scaled-base": ("Learned", PatternSpec.of("learned", window=6))}
 
 
-def test_when_a_parameter_is_given_then_literals_are_read_and_names_kept():
+def test_when_parameters_are_read_then_literals_have_their_type_and_k_is_the_largest_prime_that_fits():
     for text, value in [("8", 8), ("0.5", 0.5), ("coprime", "coprime"), ("(1, 2)", (1, 2)), ("True", True)]:
         assert comparison.value_of(text) == value
-
-
-def test_when_k_is_chosen_then_it_is_the_largest_prime_that_fits():
     assert list(map(comparison.prime_below, (256, 251, 64, 2))) == [251, 251, 61, 2]
 
 

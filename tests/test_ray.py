@@ -15,10 +15,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 import torch
-from fake_jobs import FAKE, Quiet, folder, job
+from fake_jobs import FAKE, Quiet, folder, job, train
+from fake_worker import Fake
 from filelock import FileLock
 
 from lib import paths
@@ -43,10 +45,7 @@ QUICKLY = {"health_check_initial_delay_ms": 5000, "health_check_period_ms": 300,
 NODE = {"object_store_memory": 80 * 2 ** 20, "include_log_monitor": False}          # no more than the tests need
 
 
-@pytest.fixture(autouse=True)
-def outputs(tmp_path, monkeypatch):
-    monkeypatch.setenv("SUITE_OUTPUTS", str(tmp_path / "driver"))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("outputs")
 
 
 @pytest.fixture
@@ -146,12 +145,30 @@ def test_when_a_run_s_files_change_elsewhere_then_the_driver_s_folder_follows(tm
     assert set(written(model_safetensors="w", result_json="{}")) == {"model.safetensors", "result.json", "log.txt"}
 
 
-def test_when_a_run_is_in_another_suite_s_hands_then_it_is_busy(pair):
-    one, (_, worker) = job(1), pair
-    worker.cluster.corpus = None
-    folder(one).mkdir(parents=True)
+def test_when_a_run_was_made_elsewhere_then_what_is_recorded_here_is_the_same(pair, monkeypatch, outputs):
+    """The events of a worker for another machine's database reach the driver at once."""
+    one, said, (_, worker) = job(1, 1, 0), [], pair
+    fake = Fake(SimpleNamespace(say=lambda event, **content: said.append({"event": event, **content})))
+
+    def perform(message, files):
+        assert files["checkpoint.pt"].tobytes() == b"2"
+        with monkeypatch.context() as patch:
+            patch.setenv("SUITE_OUTPUTS", str(outputs / "there"))
+            fake.perform(json.loads(json.dumps(message)))
+        said[-1]["error"] += str(outputs / "there")
+        return said
+    worker.cluster.corpus, worker.outputs, worker.events, fetched = None, str(outputs / "there"), queue.Queue(), []
+    worker.agent.perform, worker.fetch = SimpleNamespace(remote=perform), lambda path: fetched.append(len(said)) or 0.0
+    write_atomically(folder(one) / "checkpoint.pt", b"2")
+    message = Assignment(one, folder(one).name).message("tiny", None, 1)
     with FileLock(folder(one) / "lock"):
-        assert worker.perform(Assignment(one, folder(one).name).message("tiny", None, 1)) == {"event": "busy"}
+        assert worker.perform(message) == {"event": "busy"} and not said
+    ended = worker.perform(message)
+    assert ended["error"] == f"evaluation task: ValueError: nothing to count{outputs}" and len(fetched) == 2
+    train(job(2, 1))
+    tables = [Database("tiny").metrics(job(seed, 1)).drop(columns="run") for seed in (1, 2)]
+    pd.testing.assert_frame_equal(*tables)
+    assert Database("tiny").array(one, one.evaluations[0], "right").tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.parametrize(("cpus", "gpus", "hidden"), [(1, 1, False), (3, 0, True)])
@@ -210,12 +227,14 @@ def machines():
         del os.environ["RAY_ADDRESS"]
 
 
-def log(one: Job, corpus: Corpus | None = None) -> list[str]:
-    return (folder(one, corpus) / "log.txt").read_text().splitlines()
+def log(one: Job, start: str = "", corpus: Corpus | None = None) -> list[str]:
+    lines = (folder(one, corpus) / "log.txt").read_text().splitlines()
+    return [line for line in lines if line.startswith(start)]
 
 
 def on_ray(*jobs: Job, more: tuple[str, ...] = (), corpus: Corpus | None = None, shown: Quiet | None = None) -> None:
-    hosts = Ray(cpus=1, gpus=0, command=(*FAKE[1:], *more), every=0.1)
+    hosts = Ray(cpus=1, gpus=0)
+    hosts.command, hosts.every = (*FAKE[1:], *more), 0.1
     ensure(jobs, "tiny", corpus, shown=shown or Quiet(), hosts=hosts)
 
 
@@ -223,25 +242,16 @@ def results(*jobs: Job, corpus: Corpus) -> list:
     """All that the database and the folders have of what the runs computed."""
     found, database = [], Database("tiny", corpus)
     for one in jobs:
-        metrics = database.metrics(one)
-        found.append(metrics.drop(columns=["run_seconds", "run_tokens_per_s", "run_peak_memory_mib"]).to_csv())
-        weights = (folder(one, corpus) / "model.safetensors").read_bytes()
-        found += [database.array(one, one.evaluations[0], "nll.a.64").tobytes(), weights]
+        metrics = database.metrics(one).drop(columns=["run_seconds", "run_tokens_per_s", "run_peak_memory_mib"])
+        array = database.array(one, one.evaluations[0], "nll.a.64").tobytes()
+        found.append((metrics.to_csv(), array, (folder(one, corpus) / "model.safetensors").read_bytes()))
     database.close()
     return found
 
 
-def on_text(seed: int, steps: int) -> Job:
-    run = replace(job(seed, steps=steps).run, data=DataConfig.of("text"))
-    return Job.of(run, Evaluation.of("perplexity", tokens=512))
-
-
 class Killer(Quiet):
     """A display that kills one of the machines, once the driver has checkpoints of both runs."""
-
-    def __init__(self, cluster, *folders: Path):
-        super().__init__()
-        self.cluster, self.folders, self.killed = cluster, folders, False
+    killed = False
 
     def show(self, snapshot):
         super().show(snapshot)
@@ -253,10 +263,11 @@ class Killer(Quiet):
 @pytest.mark.slow
 def test_when_a_machine_is_killed_then_its_run_goes_on_elsewhere_and_the_results_are_those_of_this_machine(
         machines, monkeypatch, outputs, text):
-    jobs = [on_text(seed, 60) for seed in (1, 2)]
-    shown = Killer(machines, *(folder(one, text) for one in jobs))
+    runs = [replace(job(seed, steps=60).run, data=DataConfig.of("text")) for seed in (1, 2)]
+    jobs, shown = [Job.of(run, Evaluation.of("perplexity", tokens=512)) for run in runs], Killer()
+    shown.cluster, shown.folders = machines, [folder(one, text) for one in jobs]
     on_ray(*jobs, more=("slow",), corpus=text, shown=shown)
-    begun = [[int(line.split()[-1]) for line in log(one, text) if line.startswith("from step")] for one in jobs]
+    begun = [[int(line.split()[-1]) for line in log(one, "from step", text)] for one in jobs]
     assert shown.killed and sorted(map(len, begun)) == [1, 2]                       # one of them had to go on
     assert [steps[0] for steps in begun] == [0, 0] and 0 < max(begun, key=len)[1] < 60
     assert any(a.stage == "training" and a.steps == 60 and a.loss for s in shown.snapshots for a in s.active)
@@ -270,18 +281,16 @@ def test_when_a_machine_is_killed_then_its_run_goes_on_elsewhere_and_the_results
 @pytest.mark.slow
 def test_when_runs_fail_or_processes_die_then_the_others_go_on_and_the_error_has_their_logs(machines, monkeypatch):
     monkeypatch.setattr(Ray, "attempts", 2)
+    raising, dying = (job(seed, behaviour=how, pause=0.05) for seed, how in ((1, "raise"), (2, "die")))
     with pytest.raises(EngineError) as error:
-        on_ray(job(1, behaviour="raise", pause=0.05), job(2, behaviour="die", pause=0.05), job(3, 1, 0), job(4))
-    text = str(error.value)
+        on_ray(raising, dying, job(3, 1, 0), job(4))
+    text, database = str(error.value), Database("tiny")
     assert "3 runs failed" in text and "local, seed 1: ValueError: no such luck" in text
     assert "local, seed 2: its process died twice (killed by signal 9" in text and "| about to be killed" in text
     assert "local, seed 3: evaluation task: ValueError: nothing to count" in text
-    assert [line for line in log(job(2, behaviour="die", pause=0.05)) if line.startswith("train ")] == [
-        # The second from the first's checkpoint.
-        "train 2 from 0", "train 2 from 2"]
-    assert "Traceback (most recent call last):" in log(job(1, behaviour="raise", pause=0.05))
-    database = Database("tiny")
-    row = database.facts(folder(job(1, behaviour="raise", pause=0.05)).name)
+    assert log(dying, "train ") == ["train 2 from 0", "train 2 from 2"]             # from the checkpoint of the first
+    assert log(raising, "Traceback") == ["Traceback (most recent call last):"]
+    row = database.facts(folder(raising).name)
     assert (row["status"], row["error"]) == ("failed", "ValueError: no such luck")
     assert database.missing([job(3, 1), job(4)]) == []
     assert database.array(job(4), Evaluation.of("task", count=1), "right").tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -291,7 +300,7 @@ SUITE = """
 import sys
 sys.path.insert(0, "tests")
 from test_ray import job, on_ray
-on_ray(job(1, pause=0.05, steps=STEPS))
+on_ray(job(1, pause=0.05, steps=60))
 """
 
 
@@ -300,8 +309,7 @@ def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_
     one, trained_here = job(1, pause=0.05, steps=60), job(2, 1)
     ensure([trained_here], "tiny", None, shown=Quiet(), hosts=Hosts(1, FAKE))
     row = dict(Database("tiny").facts(folder(trained_here).name))
-    suite = subprocess.Popen([sys.executable, "-c", SUITE.replace("STEPS", "60")], cwd=paths.ROOT)
-    deadline = time.monotonic() + 120
+    suite, deadline = subprocess.Popen([sys.executable, "-c", SUITE], cwd=paths.ROOT), time.monotonic() + 120
     while not (folder(one) / "checkpoint.pt").exists():
         assert time.monotonic() < deadline and suite.poll() is None
         time.sleep(0.05)
@@ -310,10 +318,10 @@ def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_
     suite.wait()
     worker.wait(20)
     on_ray(one, job(2, 1, 5))
-    (first, second) = [int(line.split()[-1]) for line in log(one) if line.startswith("train 1 from")]
+    first, second = (int(line.split()[-1]) for line in log(one, "train 1 from"))
     assert first == 0 < second < 60
     assert dict(Database("tiny").facts(row["run"])) == row
-    assert "load 2 from 4" in log(trained_here)                        # evaluated there
+    assert log(trained_here, "load 2 from 4")                          # evaluated there
     assert Database("tiny").missing([job(2, 1, 5)]) == []
 
 

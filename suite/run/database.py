@@ -11,6 +11,7 @@ import json
 import math
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from lib.data import Corpus
     from suite.experiments.base import Job
 
-AT_ONCE = 500                # runs in one SQL statement
 METRIC_COLUMNS = ("measure", "value", "split", "variant", "length", "position", "layer", "step")
 WHOLE = ("length", "position", "layer", "step")              # columns of whole numbers
 MEASURED = ("seconds", "tokens_per_s", "peak_memory_mib")    # columns of a run that a training measures
@@ -103,14 +103,12 @@ class Database:
         return bool(self.evaluations([self.fingerprint(run)]))
 
     def evaluations(self, runs: Sequence[str]) -> dict[str, set[str]]:
-        """The fingerprints of evaluations by run, for the trained ones among `runs`; one statement for many runs."""
-        stored: dict[str, set[str]] = {}
-        for at in range(0, len(runs), AT_ONCE):
-            some = runs[at:at + AT_ONCE]
-            for row in self.rows(f"""select run, evaluation from runs left join evaluations on run_id = runs.id
-                                     where run in ({marks(some)}) and status = 'done'""", *some):
-                stored.setdefault(row["run"], set()).update({row["evaluation"]} - {None})
-        return stored
+        """The fingerprints of evaluations by run, for the trained ones among `runs`."""
+        stored = defaultdict(set)
+        for row in self.rows(f"""select run, evaluation from runs left join evaluations on run_id = runs.id
+                                 where run in ({marks(runs)}) and status = 'done'""", *runs):
+            stored[row["run"]] |= {row["evaluation"]} - {None}
+        return dict(stored)
 
     def missing(self, jobs: Iterable[Job]) -> list[Job]:
         """The jobs that need work, in order, each with only its missing evaluations."""
@@ -124,10 +122,8 @@ class Database:
 
     def metrics(self, job: Job) -> pd.DataFrame:
         """The metrics of a finished job: those of the job's evaluations, and those of the training by step.
-
         Columns: run, measure, value, split, variant, length, position, layer, step, parameters, run_seconds,
-        run_tokens_per_s, run_peak_memory_mib. Raises `SuiteError` if the run or one of the evaluations is missing.
-        """
+        run_tokens_per_s, run_peak_memory_mib. Raises `SuiteError` if the run or one of the evaluations is missing."""
         import pandas as pd
         run = self.finished(job.run)
         query = f"select {', '.join(METRIC_COLUMNS)} from metrics where "
@@ -245,10 +241,8 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open the database, or create it, or bring one of an older schema up to this one.
-
-    A file that is no database stays as it is; a `SuiteError` names it.
-    """
+    """Open the database, or create it, or bring one of an older schema up to this one. A file that is no database stays
+    as it is; a `SuiteError` names it."""
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     try:
@@ -307,5 +301,4 @@ def claim(path: Path) -> Iterator[bool]:
 
 
 def now() -> str:
-    """The time, to the second, with the offset of the time zone."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")

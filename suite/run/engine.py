@@ -63,8 +63,7 @@ class EngineError(RuntimeError):
 
 @dataclass
 class Assignment:
-    """A run with all that is wanted of it."""
-    job: Job
+    job: Job                             # a run with all that is wanted of it
     fingerprint: str
     trained: bool = False                # only evaluations are missing
     replicate: int = 0                   # how many seeds of the same run come before this one
@@ -118,7 +117,6 @@ class Engine:
         self.seconds_left, self.estimate_due = None, 0.0               # the latter is of time.monotonic
 
     def run(self) -> None:
-        """Until nothing is pending; raises `EngineError` in the end if a run failed."""
         started = time.monotonic()
         for key in self.there:
             self.on_news(key, None)
@@ -327,9 +325,7 @@ def with_seeds(profile: Profile, count: int) -> Profile:
 
 def by_need(judgements: Sequence[Any], configurations: Mapping[str, RunConfig]) -> Callable[[Job], int]:
     """The order of further seeds: runs behind an undecided claim, then behind a verdict of one seed, then the others.
-
-    configurations: each run of the plan by its fingerprint.
-    """
+    configurations: each run of the plan by its fingerprint."""
     need: dict[RunConfig, int] = {}
     for judgement in judgements:
         level = UNDECIDED if judgement.verdict == "undecided" else ONE_SEED if judgement.seeds == 1 else DECIDED

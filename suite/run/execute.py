@@ -39,9 +39,7 @@ class Execution:
 
 class NotebookProcess:
     """An execution under way. It ends by itself when this process does, because then its standard input closes.
-
-    `SuiteError` for wrong parameters, before anything starts: papermill would let some of them pass.
-    """
+    `SuiteError` for wrong parameters, before anything starts: papermill would let some of them pass."""
 
     def __init__(self, notebook: Path, output: Path, parameters: Mapping[str, Any]) -> None:
         values = checked(declared_in(notebook), parameters, notebook.name).model_dump_json(exclude_unset=True)
@@ -99,6 +97,7 @@ def run(notebook: Path, output: Path, values: Mapping[str, Any], folder: str) ->
     import nbformat
     import papermill
     from nbclient.exceptions import DeadKernelError
+    from nbconvert.filters.ansi import strip_ansi
     from papermill.exceptions import PapermillExecutionError
     logging.getLogger("papermill").setLevel(logging.CRITICAL)      # what it would report, the answer says
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -111,15 +110,19 @@ def run(notebook: Path, output: Path, values: Mapping[str, Any], folder: str) ->
         papermill.execute_notebook(
             source, target, dict(values), kernel_name=KERNEL, language="python", progress_bar=False,
             start_timeout=START_SECONDS, cwd=str(notebook.parent), kernel_manager_class=kernel_manager(folder))
-    except PapermillExecutionError as failed:
-        error = error_text(failed)
+    except PapermillExecutionError as failed:                      # message and traceback of the cell, without colours
+        lines, last = strip_ansi("\n".join(failed.traceback)).strip(), f"{failed.ename}: {failed.evalue}"
+        error = lines if last in lines else f"{lines}\n{last}".strip()
     except DeadKernelError:
         dead = True
     except RuntimeError as failed:                                 # a kernel that does not start
         error = f"no kernel: {failed}"
     node = nbformat.read(partial if partial.exists() else notebook, as_version=4)
     if dead:
-        error = f"the kernel died in cell {unfinished(node)}; when memory runs out the system ends it like that"
+        ran = [cell.metadata.get("papermill", {}).get("status") == "completed" and cell.execution_count is not None
+               for cell in node.cells if cell.cell_type == "code"]
+        error = (f"the kernel died in cell {[*ran[:-1], False].index(False) + 1} of {len(ran)}; when memory runs out "
+                 "the system ends it like that")
     node.metadata["suite"] = {"state": "failed" if error else "done", "error": error}
     for key in ("input_path", "output_path"):                      # where the repository lies is nobody's business
         if key in node.metadata.get("papermill", {}):
@@ -127,20 +130,6 @@ def run(notebook: Path, output: Path, values: Mapping[str, Any], folder: str) ->
     nbformat.write(node, partial)
     os.replace(partial, output)
     return error
-
-
-def error_text(error: Any) -> str:
-    """Message and traceback of the cell that failed, without colours."""
-    from nbconvert.filters.ansi import strip_ansi
-    lines, last = strip_ansi("\n".join(error.traceback)).strip(), f"{error.ename}: {error.evalue}"
-    return lines if last in lines else f"{lines}\n{last}".strip()
-
-
-def unfinished(node: Any) -> str:
-    """The number of the cell that was running, among the code cells."""
-    done = [cell.metadata.get("papermill", {}).get("status") == "completed" and cell.execution_count is not None
-            for cell in node.cells if cell.cell_type == "code"]
-    return f"{[*done[:-1], False].index(False) + 1} of {len(done)}"
 
 
 def end_with_parent(folder: str) -> None:

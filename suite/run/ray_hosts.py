@@ -42,8 +42,7 @@ from suite.settings.machine import versions
 if TYPE_CHECKING:
     from suite.run.engine import Assignment
 
-FETCH_SECONDS = 60.0          # between two fetched checkpoints of a run: what a machine that dies costs at most
-FETCH_SHARE = 0.05            # of the time, at most: large checkpoints are fetched less often
+FETCH_SHARE = 0.05            # of a run's time, at most, to fetch checkpoints: large ones are fetched less often
 LOOK_SECONDS = 2.0            # between two looks at the machines
 ANSWER_SECONDS = 10.0         # for a cluster's address to answer
 PROGRESS_SECONDS = 1.0        # between two reports of a run's step: enough for eyes, little for a network
@@ -53,20 +52,17 @@ SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "RAY_USAGE_STATS_ENABLED": "0"}            # a cluster that is started here reports to nobody
 CODE = ("lib", "suite", "data_prep", "pyproject.toml")          # what the machines are sent of this folder
 
-Content = np.ndarray                                   # uint8: Ray passes it on without a copy
-
 
 class Ray(Hosts):
     """Room on a cluster: the one of `RAY_ADDRESS`, else one that this machine is part of, else this machine alone."""
     attempts = 4                                       # machines come and go: more often than a process dies here
     here = False
+    command = ("-m", "suite", "worker")                # arguments of a machine's Python
+    every = 60.0              # seconds between two fetched checkpoints of a run: what a machine that dies costs at most
 
-    def __init__(self, cpus: int | None = None, gpus: float | None = None,
-                 command: Sequence[str] = ("-m", "suite", "worker"), every: float = FETCH_SECONDS) -> None:
-        """cpus, gpus: of each run; None: 1 GPU where the cluster has any, and 1 CPU. every: `FETCH_SECONDS`.
-
-        Raises `SuiteError` at once if Ray is not installed or a number makes no sense.
-        """
+    def __init__(self, cpus: int | None = None, gpus: float | None = None) -> None:
+        """cpus, gpus: of each run; None: 1 GPU where the cluster has any, and 1 CPU. Raises `SuiteError` at once if Ray
+        is not installed or a number makes no sense."""
         if importlib.util.find_spec("ray") is None:
             raise SuiteError("the engine ray needs Ray, which is not installed here; `make report ENGINE=ray` and "
                              "`python3 tools/bootstrap.py ray` install it")
@@ -75,7 +71,7 @@ class Ray(Hosts):
                 "0, a part of one GPU (0.5: two runs share it) or a whole number")
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
-        self.cpus, self.gpus, self.command, self.every = cpus or 1, gpus, command, every
+        self.cpus, self.gpus = cpus or 1, gpus
         self.transfers = threading.Lock()              # one checkpoint at a time: there is one network here
         self.looked, self.room, self.mine, self.sent = 0.0, 0, False, None
 
@@ -87,20 +83,18 @@ class Ray(Hosts):
             connect(log)
             self.mine = True
         machines = self.machines()
-        if self.gpus is None:
-            self.gpus = 1 if any(machine.get("GPU") for machine in machines) else 0
-        gpus = f"{self.gpus:g} GPU{'s' * (self.gpus > 1)} and " if self.gpus else ""
-        share = f"{gpus}{self.cpus} CPU{'s' * (self.cpus > 1)}"
+        cpus, gpus = (max((machine.get(kind, 0) for machine in machines), default=0) for kind in ("CPU", "GPU"))
+        self.gpus = min(gpus, 1) if self.gpus is None else self.gpus
+        share = f"{self.cpus} CPU{'s' * (self.cpus > 1)}"
+        share = f"{self.gpus:g} GPU{'s' * (self.gpus > 1)} and {share}" if self.gpus else share
         if self.count() == 0:
-            cpus, gpus = (max((machine.get(kind, 0) for machine in machines), default=0) for kind in ("CPU", "GPU"))
-            raise SuiteError(f"a run needs {share}, and no machine of the Ray cluster has as many (at most "
-                             f"{cpus:g} CPUs and {gpus:g} GPUs on one of {len(machines)}): "
-                             "ask for fewer with --run-cpus and --run-gpus, or add machines")
+            raise SuiteError(f"a run needs {share}, and no machine of the Ray cluster has as many (at most {cpus:g} "
+                             f"CPUs and {gpus:g} GPUs on one of {len(machines)}): ask for fewer with --run-cpus and "
+                             "--run-gpus, or add machines")
         note(f"Ray: {self.room} runs side by side, each on {share} (--run-cpus, --run-gpus), on {len(machines)} "
              f"machine{'s' * (len(machines) != 1)}; a run waits while others use them; Ray's messages: {log}")
 
     def machines(self) -> list[dict[str, float]]:
-        """What each living machine has."""
         import ray
         return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
@@ -115,9 +109,9 @@ class Ray(Hosts):
 
     def start(self, events: Events) -> RayWorker:
         import ray
-        threads = dict.fromkeys(THREADS, str(self.cpus)) | ({} if self.gpus else {"CUDA_VISIBLE_DEVICES": ""})
+        settings = dict.fromkeys(THREADS, str(self.cpus)) | ({} if self.gpus else {"CUDA_VISIBLE_DEVICES": ""})
         agent = ray.remote(Agent).options(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_concurrency=8,
-                                          scheduling_strategy="SPREAD").remote(list(self.command), threads)
+                                          scheduling_strategy="SPREAD").remote(list(self.command), settings)
         return RayWorker(self, agent, events)
 
     def parcel(self) -> dict[str, Any]:
@@ -236,7 +230,6 @@ class Agent:
     """A Ray actor. `perform` gives a run's events; the suite asks for `changed` files meanwhile."""
 
     def __init__(self, command: Sequence[str], settings: Mapping[str, str]) -> None:
-        """command: arguments of this machine's Python; settings: further environment variables of the worker."""
         self.home, self.lock = own_folder(scratch() / "places")
         os.environ["SUITE_OUTPUTS"] = str(self.home / "outputs")
         self.events: Events = queue.Queue()
@@ -247,7 +240,7 @@ class Agent:
         """Waits for the worker's first word: `ready`, or `died` with the reason."""
         return {**self.events.get()[1], "versions": versions(), "outputs": str(paths.outputs())}
 
-    def perform(self, message: dict[str, Any], files: Mapping[str, Content]) -> Iterator[dict[str, Any]]:
+    def perform(self, message: dict[str, Any], files: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
         """The events of one run, which goes on from `files`, until `done`, `failed` or `died`."""
         folder = paths.run_folder(message["profile"], message["fingerprint"])
         shutil.rmtree(folder.parent, ignore_errors=True)               # the run before, which the suite has fetched
@@ -261,7 +254,7 @@ class Agent:
                 due, stage = time.monotonic() + PROGRESS_SECONDS, event.get("stage", "")
                 yield event
 
-    def changed(self) -> dict[str, Content]:
+    def changed(self) -> dict[str, np.ndarray]:
         """The files of the present run that changed since the last call, read in an order that leaves no gap: where the
         checkpoint is gone, result and weights are there."""
         files = {}
@@ -301,8 +294,7 @@ class Agent:
                                          "folder, and it is built again")
             shutil.rmtree(folder, ignore_errors=True)
             partial.rename(folder)
-        if not self.has_text("", fingerprint):
-            raise SuiteError(f"the corpus that was sent to {folder} is not the wanted one")
+        self.text = str(folder)
 
     def close(self) -> None:
         """End the worker and leave nothing behind but the texts."""
@@ -365,7 +357,6 @@ def first_line(error: BaseException) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Why a worker is lost, in a few words."""
     from ray.exceptions import RayActorError, RayTaskError
     if isinstance(error, RayActorError):
         return "its machine is gone" if "node" in str(error).lower() else "its process on that machine is gone"

@@ -79,7 +79,6 @@ def products(profile: str, notebook: str) -> dict[str, str]:
 
 
 def is_fresh(profile: str, notebook: str, expected: str) -> bool:
-    """Whether the last execution had this stamp, and its products are unchanged."""
     known = read(profile, notebook)
     return known.get("stamp") == expected and known.get("products") == products(profile, notebook)
 
@@ -98,7 +97,6 @@ def page_is_fresh(profile: str, expected: str) -> bool:
 
 
 def write(profile: str, name: str, stamp: str, **more: Any) -> None:
-    """Keep the stamp of a notebook, or of the page."""
     write_atomically(record(profile, name), (json.dumps({"stamp": stamp, **more}, indent=1) + "\n").encode())
 
 

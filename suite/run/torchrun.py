@@ -107,10 +107,9 @@ class Member(Worker):
         self.ranks.of_first(lambda: (run.to_dict(), str(folder), None if corpus is None else str(corpus.path)))
         try:
             return super().train(run, corpus, folder, progress, ranks=self.ranks)
-        except SuiteError:                             # the others raise it too: the next run can follow
-            raise
-        except (Exception, SystemExit) as error:       # the others wait for what will not come
-            if self.ranks.size == 1:
+        except (Exception, SystemExit) as error:
+            # The others raise a SuiteError too, and the next run can follow; else they wait for what will not come.
+            if isinstance(error, SuiteError) or self.ranks.size == 1:
                 raise
             signal.signal(signal.SIGTERM, signal.SIG_IGN)          # there is something to say first
             traceback.print_exc()
@@ -126,10 +125,8 @@ def lost(run: RunConfig, folder: Path, ranks: Ranks, error: BaseException) -> st
 
 
 def lead(profile: Profile, corpus: Corpus | None, names: list[str], member: Member, weights_only: bool) -> int:
-    """The work of the first process: the plan's missing runs, one after another; the exit status.
-
-    It skips a run that another job has in hand. weights_only: no database is read or written.
-    """
+    """The work of the first process: the plan's missing runs, one after another; the exit status. It skips a run that
+    another job has in hand. weights_only: no database is read or written."""
     started, jobs = time.monotonic(), merged(job for name in names for job in planned(profile, name).jobs)
     if weights_only:
         jobs = [replace(job, evaluations=()) for job in jobs]

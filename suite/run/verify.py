@@ -33,8 +33,7 @@ ELSEWHERE = 1e-3              # of a value, or absolute below 1
 
 @dataclass(frozen=True)
 class Verified:
-    """One evaluation of one run, computed again."""
-    run: str
+    run: str                           # one evaluation of it was computed again
     evaluation: str
     away: np.ndarray                   # difference of each number, relative to max(1, |stored|); inf: one side lacks it
     here: bool                         # made on this machine with these versions
@@ -51,10 +50,8 @@ class Verified:
 
 
 def verify(row: sqlite3.Row, database: Database) -> Iterator[Verified]:
-    """Each evaluation that the database has of the run `row`, computed again from the weights in its folder.
-
-    Raises `SuiteError` if the weights are gone, or if other code than the present one made them.
-    """
+    """Each evaluation that the database has of the run `row`, computed again from the weights in its folder. Raises
+    `SuiteError` if the weights are gone, or if other code than the present one made them."""
     import torch
 
     from lib.training import load_run
@@ -104,24 +101,17 @@ def distances(old: np.ndarray | None, new: np.ndarray | None) -> np.ndarray:
         return np.where(np.isfinite(old) & np.isfinite(new), np.abs(new - old) / np.maximum(1, np.abs(old)), math.inf)
 
 
-def chosen(database: Database, prefix: str, every: bool) -> list[sqlite3.Row]:
-    """The run of this fingerprint; without one every run, or one at random, of those that have an evaluation."""
-    if prefix:
-        return [find(database, prefix)]
-    rows = database.rows("""select * from runs where status = 'done' and exists
-                            (select 1 from evaluations where run_id = runs.id) order by id""")
-    if not rows:
-        name = database.profile
-        raise SuiteError(f"profile {name!r} has no finished run yet: make report PROFILE={name}")
-    return rows if every else [random.choice(rows)]
-
-
 def main(profile: str, corpus: str, prefix: str, every: bool) -> int:
-    """Prints a line for each result. 0: all agree; 1: some number differs."""
+    """Verify the run of this fingerprint; without one every run, or one at random, of those that have an evaluation.
+    Prints a line for each result. 0: all agree; 1: some number differs."""
     from data_prep.build import existing
     from suite.settings.profiles import load
     database, results = Database(profile, existing(load(profile, corpus).corpus), create=False), []
-    for row in chosen(database, prefix, every):
+    rows = [find(database, prefix)] if prefix else database.rows(
+        "select * from runs where status = 'done' and id in (select run_id from evaluations) order by id")
+    if not rows:
+        raise SuiteError(f"profile {profile!r} has no finished run yet: make report PROFILE={profile}")
+    for row in rows if prefix or every else [random.choice(rows)]:
         for verified in verify(row, database):
             print(verified.text(), flush=True)
             results.append(verified)

@@ -87,10 +87,8 @@ def logging_to(path: Path, title: str) -> Iterator[None]:
 
 
 class Worker:
-    """Performs tasks: trains a run, unless its folder has the finished weights, and makes its evaluations.
-
-    Tests and `suite.run.torchrun` replace `train`; the rest stays.
-    """
+    """Performs tasks: trains a run, unless its folder has the finished weights, and makes its evaluations. Tests and
+    `suite.run.torchrun` replace `train`; the rest stays."""
 
     def __init__(self, channel: Channel, device: str = "") -> None:
         self.channel, self.parent = channel, os.getppid()
@@ -167,10 +165,8 @@ class Worker:
 
     def finish(self, run: RunConfig, evaluations: list[Evaluation], trained: bool, corpus: Any, folder: Path,
                record: Callable[..., None]) -> list[str]:
-        """Train, or load the weights of a finished training, and make the missing evaluations.
-
-        An evaluation that fails leaves the others to be made; the list says why each failed.
-        """
+        """Train, or load the weights of a finished training, and make the missing evaluations. An evaluation that fails
+        leaves the others to be made; the list says why each failed."""
         if trained and not evaluations:
             return []                                  # another suite has just done it
         started, errors = now(), []
