@@ -74,14 +74,18 @@ def pair(monkeypatch) -> tuple[Agent, RayWorker]:
 # Parts, without a cluster
 
 @pytest.mark.parametrize(("cpus", "gpus", "room"), [
-    (1, None, 4 + 0 + 1), (1, 0, 16 + 8 + 2), (4, 1, 4 + 0 + 0), (1, 0.5, 8 + 0 + 2), (2, 2, 2 + 0 + 0)])
+    (1, None, 4 + 0 + 1), (1, 0, 16 + 8 + 2), (4, 1, 4 + 0 + 0), (1, 0.5, 8 + 0 + 2), (2, 2, 2 + 0 + 0), (17, 0.5, 0)])
 def test_when_machines_have_gpus_then_a_run_has_one_unless_the_person_says_otherwise(monkeypatch, cpus, gpus, room):
     machines = [{"CPU": 16.0, "GPU": 4.0}, {"CPU": 8.0}, {"CPU": 2.0, "GPU": 1.0}]
     monkeypatch.setattr(Ray, "machines", lambda self: machines)
     monkeypatch.setattr(ray_hosts, "connect", lambda log: None)
     cluster, told = Ray(cpus, gpus), []
-    cluster.open("tiny", None, told.append)
-    assert cluster.count() == room and f"{room} runs side by side" in told[0]
+    if room:
+        cluster.open("tiny", None, told.append)
+        assert cluster.count() == room and f"{room} runs side by side" in told[0]
+    else:
+        with pytest.raises(SuiteError, match="0.5 GPU and 17 CPUs, and no machine.*at most 16 CPUs and 4 GPUs"):
+            cluster.open("tiny", None, told.append)
 
 
 def test_when_a_run_is_to_have_an_impossible_share_then_it_is_refused():
@@ -323,10 +327,3 @@ def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_
     assert dict(Database("tiny").facts(row["run"])) == row
     assert log(trained_here, "load 2 from 4")                          # evaluated there
     assert Database("tiny").missing([job(2, 1, 5)]) == []
-
-
-@pytest.mark.slow
-def test_when_no_machine_has_what_a_run_asks_for_then_it_is_said_at_once(machines):
-    for asked, words in (({"cpus": 3}, "3 CPUs.*at most 1 CPUs and 0 GPUs"), ({"gpus": 0.5}, "0.5 GPU and 1 CPU")):
-        with pytest.raises(SuiteError, match=words):
-            ensure([job(1)], "tiny", None, shown=Quiet(), hosts=Ray(**asked))

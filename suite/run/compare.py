@@ -80,19 +80,18 @@ def rivals(candidate: Pattern, profile: Profile,
     """Dense, the comparators and one of each family at the candidate's pairs, and why some are missing."""
     length = profile.train.length
     near = round(candidate.pairs(length) / (length * candidate.layers) / 3)      # a third of the keys next to the query
-    representatives = {
-        "scaled-base": ("Fibonacci, linear ramp",
-                        PatternSpec.of("scaled_base", schedule="linear", rungs=profile.rungs)),
-        "power-law": ("Power law", PatternSpec.of("power_law", window=near)),
-        "christoffel": ("Christoffel, coprime", PatternSpec.of("christoffel", k=prime_below(length), m=1, repeat=True)),
-        "literature": ("Power-of-two reach", PatternSpec.of("power_attention")),
-    }
-    wanted = [("Local window", PatternSpec.of("local")),
-              ("Random offsets", PatternSpec.of("random_offsets", window=near)),
-              *(best.get(family, proposal) for family, proposal in representatives.items())]
+    wanted = [                                                       # family, title and pattern of its proposal
+        ("", "Local window", PatternSpec.of("local")),
+        ("", "Random offsets", PatternSpec.of("random_offsets", window=near)),
+        ("scaled-base", "Fibonacci, linear ramp",
+         PatternSpec.of("scaled_base", schedule="linear", rungs=profile.rungs)),
+        ("power-law", "Power law", PatternSpec.of("power_law", window=near)),
+        ("christoffel", "Christoffel, coprime", PatternSpec.of("christoffel", k=prime_below(length), m=1, repeat=True)),
+        ("literature", "Power-of-two reach", PatternSpec.of("power_attention"))]
     patterns: list[tuple[str, Pattern]] = [("Dense", build("dense", layers=candidate.layers, heads=candidate.heads))]
     left_out = []
-    for title, spec in wanted:
+    for family, *proposal in wanted:
+        title, spec = best.get(family, proposal)
         try:
             patterns.append((title, match_edges(spec.name, candidate, length, **dict(spec.parameters))))
         except SuiteError as error:
