@@ -164,10 +164,10 @@ def worker() -> None:
 
 
 @app.command(hidden=True)
-def execute(notebook: Path, output: Path, parameters: str = "{}") -> None:
-    """One notebook into one output, whose metadata say how it ended."""
+def execute(notebook: Path, output: Path, parameters: str = "{}") -> int:
+    """One notebook into one output; the last line printed says the error."""
     from suite.run.execute import main
-    main(notebook, output, parameters)
+    return main(notebook, output, parameters)
 
 
 # What several commands do

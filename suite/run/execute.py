@@ -27,6 +27,7 @@ from lib import paths
 from suite.settings.parameters import KERNEL, checked, declared_in
 
 START_SECONDS = 120                    # for a kernel to answer, on a busy machine
+ANSWER = "error of the execution: "    # in the output, before the error as JSON
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class NotebookProcess:
 
     def __init__(self, notebook: Path, output: Path, parameters: Mapping[str, Any]) -> None:
         values = checked(declared_in(notebook), parameters, notebook.name).model_dump_json(exclude_unset=True)
-        self.output, self.started = output, time.monotonic()
+        self.notebook, self.started = notebook, time.monotonic()
         self.said = tempfile.TemporaryFile("w+", errors="replace")
         # The suite can be imported, and figures are inline wherever the user's own setting would send them; no remarks
         # of a debugger. Torch's idle threads sleep: notebook 7 measures what has threads of its own.
@@ -60,10 +61,11 @@ class NotebookProcess:
         with self.popen.stdin, self.said:
             self.said.seek(0)
             lines = self.said.read().splitlines()
-        if status:
-            what = f"executing {self.output.name} ended with status {status}"
-            return Execution("\n".join([what, *lines[-15:]]), seconds)
-        return Execution(json.loads(self.output.read_text("utf-8"))["metadata"]["suite"]["error"], seconds)
+        for line in lines:
+            if line.startswith(ANSWER):
+                return Execution(json.loads(line.removeprefix(ANSWER)), seconds)
+        unheard = f"executing {self.notebook.name} ended with status {status}"
+        return Execution("\n".join([unheard, *lines[-15:]]), seconds)
 
     def end(self) -> None:
         """Stop it now; its kernel and that kernel's workers notice and end too."""
@@ -90,14 +92,14 @@ def kernel_manager(folder: str) -> type:
     return Kernel
 
 
-def run(notebook: Path, output: Path, values: Mapping[str, Any], folder: str) -> None:
-    """Execute here, with sockets in `folder`. The metadata of `output` say the error, empty if every cell ran."""
+def run(notebook: Path, output: Path, values: Mapping[str, Any], folder: str) -> str:
+    """Execute here, with sockets in `folder`: the error, empty if every cell ran. `output` is written either way."""
     import nbformat
     import papermill
     from nbclient.exceptions import DeadKernelError
     from nbconvert.filters.ansi import strip_ansi
     from papermill.exceptions import PapermillExecutionError
-    logging.getLogger("papermill").setLevel(logging.CRITICAL)      # what it would report, the output says
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)      # what it would report, the answer says
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = output.with_name(f".{output.stem}.partial.ipynb")
     partial.unlink(missing_ok=True)
@@ -127,6 +129,7 @@ def run(notebook: Path, output: Path, values: Mapping[str, Any], folder: str) ->
             node.metadata.papermill[key] = Path(node.metadata.papermill[key]).name
     nbformat.write(node, partial)
     os.replace(partial, output)
+    return error
 
 
 def end_with_parent(folder: str) -> None:
@@ -136,9 +139,12 @@ def end_with_parent(folder: str) -> None:
     os._exit(1)
 
 
-def main(notebook: Path, output: Path, parameters: str) -> None:
+def main(notebook: Path, output: Path, parameters: str) -> int:
+    """0: every cell ran; 1: a cell failed. The last line of the output says the error."""
     home = tempfile.gettempdir()
     # The path of a socket has 100 bytes.
     with tempfile.TemporaryDirectory(prefix="suite-", dir=home if len(home) < 60 else "/tmp") as folder:
         threading.Thread(target=end_with_parent, args=[folder], daemon=True).start()
-        run(notebook.resolve(), output.resolve(), json.loads(parameters), folder)
+        error = run(notebook.resolve(), output.resolve(), json.loads(parameters), folder)
+    print(f"\n{ANSWER}{json.dumps(error)}")
+    return 1 if error else 0
