@@ -96,11 +96,8 @@ class Notebook:
                                                       "equal to": "{:,.0f}"}, na_rep="")
 
     def save(self, table: pd.DataFrame) -> Path:
-        """Write the table as CSV, whole or not at all, and return its path.
-
-        `results/<notebook>.csv` holds the profile's own parameters; any others go to `results/variants`, so that a
-        trial never replaces what the report is made from.
-        """
+        """Write the table as CSV, whole or not at all, and return its path: `results/<notebook>.csv`, or below
+        `results/variants` where the parameters are not the profile's: a trial replaces nothing that the report has."""
         path = paths.results(self.profile.name) / f"{self.name}.csv"
         given = self.parameters.model_dump()
         if given != self.profile.parameters(self.name).model_dump():
@@ -131,7 +128,6 @@ class Notebook:
 
     @cached_property
     def finished(self) -> list[str]:
-        """The other notebooks that have been executed at this profile."""
         return [name for name in names() if name != self.name and stamps.record(self.profile.name, name).is_file()]
 
     @cached_property
@@ -222,10 +218,8 @@ def read_parameters(name: str, namespace: Mapping[str, Any]) -> Parameters:
 
 
 def check_cells(name: str, model: type[Parameters], cells: Sequence[str]) -> None:
-    """The cells that were run: the last parameters cell agrees with the saved one, and what was injected is known.
-
-    Papermill adds its cell below the parameters cell; it has looked at no name in it.
-    """
+    """The last parameters cell that was run agrees with the saved one, and the names in papermill's cell, which it adds
+    below without a look at them, are known."""
     last = max((at for at, source in enumerate(cells) if re.search("^profile:", source, re.MULTILINE)), default=-1)
     injected = max((at for at, source in enumerate(cells) if source.startswith(INJECTED)), default=-1)
     if last >= 0:

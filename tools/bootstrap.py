@@ -40,7 +40,6 @@ def wanted(root: Path, name: str = "report") -> str:
 
 
 def asked(root: Path, name: str) -> list[str]:
-    """Arguments of `pip install` for the set `name`."""
     if name in ("report", "test"):
         return ["-r", REPORT if name == "report" else TEST]
     extras = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]

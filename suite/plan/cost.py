@@ -39,7 +39,6 @@ def training_flops(run: RunConfig, pairs: float, tokens: float | None = None) ->
 
 
 def attention_training_flops(run: RunConfig, pairs: float, tokens: float | None = None) -> float:
-    """The attention part of `training_flops`."""
     windows = (run.train.tokens if tokens is None else tokens) / run.train.length
     return 3.0 * windows * attention_flops(run.model, pairs)
 
@@ -51,12 +50,10 @@ def attended_pairs(spec: PatternSpec, layers: int, heads: int, length: int) -> f
 
 
 def pairs_of(run: RunConfig) -> float:
-    """Expected attended pairs of a training window."""
     return attended_pairs(run.pattern, run.model.layers, run.model.heads, run.train.length)
 
 
 def run_flops(run: RunConfig, tokens: float | None = None) -> float:
-    """Training operations of a run, or of `tokens` of it."""
     return training_flops(run, pairs_of(run), tokens)
 
 
@@ -98,7 +95,6 @@ def forward_passes(run: RunConfig, evaluation: Evaluation, domains: int) -> list
 
 @lru_cache(maxsize=None)
 def with_defaults(evaluation: Evaluation) -> Evaluator:
-    """The evaluation with all its parameters."""
     return evals.build(evaluation.name, **dict(evaluation.parameters))
 
 

@@ -96,11 +96,9 @@ class Estimator:
 
     @property
     def knows(self) -> bool:
-        """Whether any run was timed on this machine."""
         return bool(self.speeds)
 
     def rate(self, run: RunConfig) -> float:
-        """Training tokens a second."""
         known = self.median(run_kinds(run))
         return known if known is not None else self.speed(run.train.precision, operations(run)) / operations(run)
 
@@ -116,11 +114,9 @@ class Estimator:
         return self.measured[precision] if speed is None else speed
 
     def training(self, run: RunConfig) -> float:
-        """Seconds of a whole training."""
         return run.train.tokens / self.rate(run)
 
     def evaluation(self, run: RunConfig, evaluation: Evaluation) -> float:
-        """Seconds of an evaluation."""
         known = self.median(evaluation_kinds(evaluation, run))
         return EVALUATION_SHARE * self.training(run) if known is None else known
 

@@ -101,7 +101,6 @@ class GpuSpeed:
         return flops / (self.shares[kind(run.pattern)] * self.gpu.peak(run.train.precision))
 
     def text(self) -> str:
-        """Where the hours come from, in a few lines."""
         shares = ", ".join(f"{title} {self.shares[name]:.1%}{' (measured)' * (name in self.measured)}"
                            for name, title in KINDS.items())
         source = "as make gpu-check measured on such a GPU at the paper's configuration"

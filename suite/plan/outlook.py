@@ -39,7 +39,6 @@ COLUMNS = {"runs": "sum",
 
 @dataclass(frozen=True)
 class Planned:
-    """A notebook with its parameters and all that it needs."""
     notebook: str
     parameters: Parameters
     jobs: tuple[Job, ...]
@@ -119,8 +118,7 @@ def memory_of(run: RunConfig, speed: gpus.GpuSpeed | None) -> tuple[float, int]:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The plan: a line (`COLUMNS`) a notebook, the last for all. timed: all times come from runs timed on this machine.
-    """
+    """The plan: a line (`COLUMNS`) a notebook, the last for all. timed: all times come from runs of this machine."""
     profile: Profile
     lines: pd.DataFrame
     timed: bool
@@ -132,7 +130,6 @@ class Outlook:
         return not self.lines[["to_train", "evaluations"]].to_numpy().any()
 
     def json(self) -> str:
-        """For programs; hours are null without a GPU."""
         speed, (*notebooks, total) = self.speed, self.lines.to_dict("records")
         gpu = None if speed is None else {"name": speed.name, **asdict(speed.gpu), "shares_of_peak": speed.shares,
                                           "measured": sorted(speed.measured)}
@@ -141,13 +138,12 @@ class Outlook:
 
     def text(self) -> str:
         profile, speed, lines = self.profile, self.speed, list(self.lines.itertuples())
-        header = ["notebook", "runs", "shared", "done", "to train", "tokens", "evals", "FLOPs", "GiB", "time"]
+        header = ["notebook", "runs", "shared", "done", "to train", "tokens", "evals", "FLOPs", "GiB", "time",
+                  *([f"{speed.gpu.title}, h"] if speed else [])]
         cells = [[line.notebook, line.runs, line.shared, line.done, line.to_train, amount(line.tokens),
                   line.evaluations, f"{line.flops:.1e}", f"{line.memory_gib:.1f}", duration(60 * line.minutes),
                   *([in_hours(line.hours)] if speed else [])] for line in lines]
-        header += [f"{speed.gpu.title}, h"] if speed else []
-        source = "from runs timed on this machine" if self.timed else \
-            "rough, as no run of such a model was timed on this machine yet"
+        source = "from runs timed on this machine" if self.timed else "rough, as no such model was timed here yet"
         split = [f"{line.notebook}: batches are split in up to {line.micro_batches} to fit"
                  for line in lines if line.micro_batches > 1]
         return "\n".join([
@@ -158,7 +154,6 @@ class Outlook:
             *split, *([speed.text()] if speed else []), *(self.matrix_text() if self.matrix else [])])
 
     def matrix_text(self) -> list[str]:
-        """The planned runs that reproduce the Fibonacci paper, with their published times."""
         gpu = self.speed.gpu.title if self.speed else ""
         header = ["training, by what it is", "runs", "tokens", "FLOPs", f"{gpu}, h" if gpu else "", "published, h"]
         lines = ["", text_table(header, [[row.part, row.runs, amount(row.tokens), f"{row.flops:.1e}",

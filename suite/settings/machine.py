@@ -19,7 +19,6 @@ DRIVER = Path("/proc/driver/nvidia/version")     # looked for first, since impor
 
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
-    """Versions of Python, torch, numpy and this suite."""
     project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return {"python": platform.python_version(), "torch": metadata.version("torch"), "numpy": metadata.version("numpy"),
             "suite": project["version"]}
@@ -57,7 +56,6 @@ def side_by_side() -> int:
 
 
 def has_bf16() -> bool:
-    """Whether training in bf16 is quicker here."""
     if DRIVER.exists():
         import torch
         if torch.cuda.is_available():

@@ -138,7 +138,6 @@ def type_of(annotation: str, where: str) -> Any:
 # Notebooks
 
 def notebook_names() -> list[str]:
-    """Names of the suite's notebooks, in their order."""
     return sorted(path.stem for path in paths.NOTEBOOKS.glob("*.ipynb"))
 
 

@@ -35,7 +35,6 @@ TRAIN = section(TrainConfig, "steps batch length lr warmup precision eval_every"
 
 
 class ProfileFile(Strict):
-    """The sections of a profile's file."""
     description: str
     corpus: CORPUS
     model: MODEL
