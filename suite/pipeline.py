@@ -142,12 +142,9 @@ class Pipeline:
         folder, name, told = paths.executed(self.profile.name), plan.notebook, False
         while not self.stopped:
             with claim(folder / f".{name}.lock") as mine:
-                if mine and self.fresh(name):
-                    self.status[name] = NotebookStatus("fresh")
-                elif mine:
+                if mine:
                     self.execute_now(plan, folder / f"{name}.ipynb")
-            if mine:
-                return
+                    return
             if not told:
                 self.shown.note(f"{name}: another suite is executing it; waiting")
             told = True
@@ -155,7 +152,9 @@ class Pipeline:
 
     def execute_now(self, plan: Planned, output: Path) -> None:
         name = plan.notebook
-        self.status[name] = NotebookStatus("running")
+        self.status[name] = NotebookStatus("fresh" if self.fresh(name) else "running")
+        if self.status[name].state == "fresh":
+            return
         self.shown.note(f"{name}: executing")
         self.process = execute.NotebookProcess(paths.NOTEBOOKS / f"{name}.ipynb", output, plan.parameters.model_dump())
         ended = self.process.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
@@ -14,7 +15,7 @@ import suite.experiments
 import suite.report
 from lib import paths
 from suite import cli
-from suite.experiments import base
+from suite.experiments.base import Job
 from suite.run import execute, hosts
 
 GOOD = """
@@ -29,34 +30,29 @@ workers: 1
 notebooks: {01_window_sweep: {windows: [4, 6]}}
 """
 CELL = 'profile: str = "small"\ncorpus: str = ""\nseeds: list[int] = [42]\ntokens: int = 0\n'
-WRITE = ("from lib import paths\nimport time\n"
-         "folder = paths.results(profile)\nfolder.mkdir(parents=True, exist_ok=True)\n"
-         "(folder / '{name}.csv').write_text('value\\n1\\n')\n"
-         "with open(paths.outputs() / 'events.txt', 'a') as file:\n    file.write('execute {name}\\n')\n")
-
-
-class Experiment(base.Experiment):
-    def __init__(self, *jobs: base.Job):
-        self.jobs = jobs
-
-    def plan(self, parameters, profile):
-        return list(self.jobs)
+WRITE = """
+from lib import paths
+import time
+paths.results(profile).mkdir(parents=True, exist_ok=True)
+(paths.results(profile) / '{name}.csv').write_text('value, 1')
+with open(paths.outputs() / 'events.txt', 'a') as file:
+    print('execute {name}', file=file)
+"""
 
 
 @dataclass
 class InProcess:
     """Executes a notebook's cells here, and writes it to its output, instead of starting a kernel."""
-    notebook: object
-    output: object
+    notebook: Path
+    output: Path
     parameters: dict
 
     def wait(self) -> execute.Execution:
-        names, error = dict(self.parameters), ""
-        for cell in nbformat.read(self.notebook, as_version=4).cells[1:]:
-            try:
-                exec(cell.source, names)
-            except Exception as found:
-                error = f"Traceback\n{type(found).__name__}: {found}"
+        error = ""
+        try:
+            exec(nbformat.read(self.notebook, as_version=4).cells[1].source, dict(self.parameters))
+        except Exception as found:
+            error = f"Traceback\n{type(found).__name__}: {found}"
         self.output.write_text(f"executed, {error}")
         return execute.Execution(error, 0.5)
 
@@ -91,8 +87,8 @@ class House:
             file.write_text(str(status))
         return path
 
-    def notebook(self, name: str, *jobs: base.Job, code: str = "") -> None:
-        self.experiments[name] = Experiment(*jobs)
+    def notebook(self, name: str, *jobs: Job, code: str = "") -> None:
+        self.experiments[name] = SimpleNamespace(alone=False, plan=lambda parameters, profile: list(jobs))
         cells = [new_code_cell(CELL, metadata={"tags": ["parameters"]}), new_code_cell(WRITE.format(name=name) + code)]
         kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
         nbformat.write(new_notebook(cells=cells, metadata=kernel), paths.NOTEBOOKS / f"{name}.ipynb")

@@ -243,14 +243,17 @@ def test_when_recipe_seed_or_model_differ_then_a_run_is_not_the_papers():
 @pytest.mark.parametrize("arguments", [(), ("--gpu", "RTX 3090")])
 def test_when_a_plan_is_asked_for_as_json_then_operations_memory_and_hours_are_those_by_hand(house, capsys, arguments):
     house.notebook("01_a", job(1, 512), job(2, 512))
-    house.notebook("02_b", job(2, 512), job(3, 512, steps=8))
-    assert house.run("plan", "--json", *arguments) == 0
+    house.notebook("02_b", job(2, 512, 256), job(3, 512, steps=8))
+    assert house.run("plan", "--json", *arguments) == 0 and not (house.root / "outputs").exists()
     told = json.loads(capsys.readouterr().out)
-    first, second, total = [*told["notebooks"], told["total"]]
+    first, second, total = rows = [*told["notebooks"], told["total"]]
+    a_run, names = 4 * 2 * 64, ("notebook", "runs", "shared", "done", "to_train", "tokens", "evaluations")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("01_a", 2, 0, 0, 2, 2 * a_run, 2), ("02_b", 2, 1, 0, 1, 2 * a_run, 2), ("total", 3, 0, 0, 3, 4 * a_run, 4)]
     weights = 2 * (16 * 8 * 6 + 3 * 16 * 32) + 64 * 16                 # of products: two layers, and the output matrix
     a_window = 2 * weights * 64 + 4 * 2 * 8 * 2 * (1 + 2 + 3 + 61 * 4)  # local, W = 3, in two layers
     training, evaluation = 3 * 4 * 2 * a_window, 512 * a_window        # steps x windows; sequences
-    assert (first["flops"], second["flops"]) == (2 * training + 2 * evaluation, 2 * training + evaluation)
+    assert (first["flops"], second["flops"]) == (2 * training + 2 * evaluation, 2 * training + 1.5 * evaluation)
     assert total["flops"] == first["flops"] + second["flops"]
     assert {row["micro_batches"] for row in (first, second, total)} == {1}
     assert 16 * weights < total["memory_gib"] * 2 ** 30 < 32 * weights + 2 * 64 * 5000
@@ -260,7 +263,7 @@ def test_when_a_plan_is_asked_for_as_json_then_operations_memory_and_hours_are_t
         assert total["hours"] == pytest.approx(total["flops"] / a_second / 3600)
     else:
         assert told["gpu"] is None and total["hours"] is None
-    assert told["matrix"] == []                                        # no run is the paper's
+    assert told["matrix"] == [] and total["minutes"] > 0 and not told["timed"]          # no run is the paper's
     assert set(total) == {"notebook", "runs", "shared", "done", "to_train", "tokens", "evaluations", "flops",
                           "memory_gib", "micro_batches", "minutes", "hours"}
 

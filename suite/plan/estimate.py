@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from lib import paths
 from lib.config import Evaluation, RunConfig, freeze
 from lib.errors import SuiteError
-from suite.plan.cost import attention_training_flops, pairs_of, training_flops
+from suite.plan.cost import attention_training_flops, pairs_of, run_flops
 from suite.run.database import Database
 from suite.settings.machine import machine
 
@@ -29,8 +29,8 @@ EVALUATION_SHARE = 0.05       # of the training's time, for an evaluation that w
 
 def operations(run: RunConfig) -> float:
     """Floating-point operations a training token, forward and backward; those of attention weigh `ATTENTION`."""
-    pairs, extra = pairs_of(run), ATTENTION[run.train.precision] - 1
-    return training_flops(run, pairs, tokens=1) + extra * attention_training_flops(run, pairs, tokens=1)
+    extra = ATTENTION[run.train.precision] - 1
+    return run_flops(run, tokens=1) + extra * attention_training_flops(run, pairs_of(run), tokens=1)
 
 
 def run_kinds(run: RunConfig) -> list[Hashable]:
