@@ -27,15 +27,12 @@ def versions() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def machine() -> str:
     """Processor, usable cores and system, without the name of the host."""
-    return f"{processor()}, {cores()} cores, {platform.system()} {platform.machine()}"
-
-
-def processor() -> str:
+    processor = platform.processor() or platform.machine()
     if found := re.search(r"^model name\s*:\s*(.+)$", cpuinfo(), re.MULTILINE):
-        return " ".join(found[1].split())
-    if platform.system() == "Darwin":
-        return subprocess.check_output(["sysctl", "-n", "machdep.cpu.brand_string"], text=True).strip()
-    return platform.processor() or platform.machine()
+        processor = " ".join(found[1].split())
+    elif platform.system() == "Darwin":
+        processor = subprocess.check_output(["sysctl", "-n", "machdep.cpu.brand_string"], text=True).strip()
+    return f"{processor}, {cores()} cores, {platform.system()} {platform.machine()}"
 
 
 def cpuinfo() -> str:

@@ -120,19 +120,16 @@ def as_tuple(declared: str, value: Any) -> tuple[Any, ...]:
 def type_of(annotation: str, where: str) -> Any:
     """The type that an annotation names: int, float, str, bool, `list[X]`, `tuple[X, ...]` and `X | None`. A list is a
     tuple to pydantic, so that parameters can be hashed."""
-    def resolved(node: ast.expr) -> Any:
-        match node:
-            case ast.Name(id=name) if name in SCALARS:
-                return SCALARS[name]
-            case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
-                return resolved(left) | None
-            case (ast.Subscript(value=ast.Name(id="list"), slice=item)
-                  | ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[item, ast.Constant()]))):
-                text = f"list[{ast.unparse(item)}]"
-                return Annotated[tuple[resolved(item), ...], BeforeValidator(partial(as_tuple, text))]
-        raise SuiteError(f"{where}: the type {annotation} is not supported; use int, float, str, bool, list[...] or "
-                         "X | None")
-    return resolved(ast.parse(annotation, mode="eval").body)
+    match ast.parse(annotation, mode="eval").body:
+        case ast.Name(id=name) if name in SCALARS:
+            return SCALARS[name]
+        case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
+            return type_of(ast.unparse(left), where) | None
+        case (ast.Subscript(value=ast.Name(id="list"), slice=item)
+              | ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[item, ast.Constant()]))):
+            of = ast.unparse(item)
+            return Annotated[tuple[type_of(of, where), ...], BeforeValidator(partial(as_tuple, f"list[{of}]"))]
+    raise SuiteError(f"{where}: type {annotation} is not supported: use int, float, str, bool, list[...] or X | None")
 
 
 # Notebooks
