@@ -18,7 +18,7 @@ from lib.config import Evaluation
 from lib.errors import SuiteError
 from suite.evals import build, evaluate
 from suite.evals.zero_shot import Item, passages
-from suite.evals.zero_shot.answers import requests
+from suite.evals.battery import requests
 
 
 def ask(task_name, model, length=256, count=30, corpus=CORPUS, run=None):

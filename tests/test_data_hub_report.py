@@ -19,7 +19,7 @@ from lib.data import Corpus
 from lib.errors import SuiteError
 from suite.evals import build as evaluator
 from suite.evals.zero_shot import Item, called
-from suite.evals.zero_shot.answers import requests
+from suite.evals.battery import requests
 from suite.experiments import experiment
 from suite.experiments.base import Job
 from suite.experiments.common import Recipe

@@ -32,16 +32,15 @@ class EvalResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluator:
-    """One evaluation. A subclass is a frozen dataclass; its fields are its parameters."""
+    """One evaluation. A subclass is a frozen dataclass; its fields are its parameters.
+
+    `measure(model, run, corpus, device)` is its `EvalResult` for a model in evaluation mode: deterministic, and without
+    use of the global random stream.
+    """
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
         check(self)
-
-    def measure(self, model: torch.nn.Module, run: RunConfig, corpus: Corpus | None,
-                device: torch.device) -> EvalResult:
-        """The result for a model in evaluation mode: deterministic, and without use of the global random stream."""
-        raise NotImplementedError(f"{type(self).__name__} does not define measure")
 
 
 _evaluations = Registry(__name__, Evaluator, "evaluation")

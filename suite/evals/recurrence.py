@@ -44,10 +44,12 @@ class Recurrence(Evaluator):
         length, metrics, arrays = run.train.length, [], {}
         for domain, inputs, targets, nll in heldout_losses(model, run, corpus, device, length, self.tokens):
             place, right = evidence(inputs.numpy(), targets.numpy(), self.n)
-            at = self.bins(place)
+            shape, distance = (len(place), len(self.edges) + 1), np.arange(length) - place
+            at = np.where(place < 0, len(self.edges), np.searchsorted(self.edges, distance, side="right") - 1)
+            cells = (np.arange(len(place))[:, None] * shape[1] + at).ravel()            # window and bin of every token
             for kind, kept in zip(KINDS, (np.ones_like(right), right), strict=True):
-                sums = self.by_bin(at, nll * kept)
-                counts = self.by_bin(at, kept.astype(float)).astype(np.int64)
+                sums = np.bincount(cells, (nll * kept).ravel(), minlength=np.prod(shape)).reshape(shape)
+                counts = np.bincount(cells[kept.ravel()], minlength=np.prod(shape)).reshape(shape)
                 arrays |= {f"{kind}.{domain}": sums, f"{kind}_count.{domain}": counts}
                 by_bin = (*self.edges, length), sums.sum(axis=0), counts.sum(axis=0)
                 for first, total, count in zip(*by_bin, strict=True):
@@ -56,17 +58,6 @@ class Recurrence(Evaluator):
                     if count:
                         metrics.append(Metric(f"{kind}_nll", float(total / count), **where))
         return EvalResult(metrics, arrays)
-
-    def bins(self, place: np.ndarray) -> np.ndarray:
-        """Bin of every token, from the place of its evidence `[N, T]` (-1: none)."""
-        distance = np.arange(place.shape[1]) - place
-        return np.where(place < 0, len(self.edges), np.searchsorted(self.edges, distance, side="right") - 1)
-
-    def by_bin(self, at: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Sums of `values` by window and bin, `[N, bins + 1]`."""
-        bins = len(self.edges) + 1
-        codes = np.arange(len(at))[:, None] * bins + at
-        return np.bincount(codes.ravel(), values.ravel(), minlength=len(at) * bins).reshape(len(at), bins)
 
 
 def evidence(inputs: np.ndarray, targets: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

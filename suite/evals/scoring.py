@@ -1,7 +1,5 @@
 """How evaluations run a model: chunks that bound memory, the run's precision, losses in float32, sums in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

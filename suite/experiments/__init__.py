@@ -1,7 +1,5 @@
 """Experiments by name: every file of this folder that defines an `Experiment` is found."""
 
-from __future__ import annotations
-
 from lib.registry import Registry
 from suite.experiments.base import COLUMNS, Experiment, Job, Parameters, tidy
 

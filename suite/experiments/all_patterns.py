@@ -1,19 +1,13 @@
 """Experiment 8: every family's proposal and every pattern of the literature at the attended pairs of one of them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from lib.errors import SuiteError, one_of, require
 from lib.patterns import Pattern
 from lib.patterns.matching import match_edges
 from suite.experiments import base
 from suite.experiments.common import (CONTROLS, DENSE, RAMP, Described, Recipe, equal_edges, ordered, spec_of,
                                       split_model, title)
-
-if TYPE_CHECKING:
-    from suite.settings.parameters import Parameters
-    from suite.settings.profiles import Profile
+from suite.settings.parameters import Parameters
+from suite.settings.profiles import Profile
 
 TOLERANCE = 0.01
 FAR = ("power_law", "christoffel")
@@ -25,8 +19,6 @@ LITERATURE = {"sparse_fixed": "Sparse Transformer, fixed", "sparse_strided": "Sp
 
 class AllPatterns(base.Experiment):
     name = "08_all_patterns"
-    title = "All patterns"
-    question = "Which keys should a query attend, when every pattern may attend as many?"
 
     def plan(self, parameters, profile):
         require(1 in parameters.factors, "factors", parameters.factors,
@@ -79,8 +71,9 @@ def equal_to(like: Pattern, name: str, length: int, window: int, sigma: float) -
     if name in CONTROLS:
         return equal_edges(name, like, length, window)
     pairs = like.pairs(length)
+    keys = pairs / (length * like.layers)       # of BigBird's, window : global : random are 3 : 2 : 3, as in the paper
     own = {"power_law": {"sigma": sigma, "window": window}, "christoffel": {"k": length, "m": 1, "window": window},
-           "bigbird": bigbird_shares(pairs / (length * like.layers))}
+           "bigbird": {"window": max(0, round(keys * 3 / 8) - 1), "global_tokens": max(1, round(keys * 2 / 8))}}
     spec = spec_of(match_edges(name, like, length, TOLERANCE, **own.get(name, {})))
     labels = {"role": "model" if name in FAR else "neighbour", "window": window, "equal_pairs": pairs}
     if name == "power_law":
@@ -88,8 +81,3 @@ def equal_to(like: Pattern, name: str, length: int, window: int, sigma: float) -
     if name == "christoffel":
         return spec, {"series": "Christoffel word", "word": f"{dict(spec.parameters)['m']}/{length}", **labels}
     return spec, {"series": f"{LITERATURE[name]}, equal edges", **labels}
-
-
-def bigbird_shares(keys: float) -> dict[str, int]:
-    """Window and global keys of a query; with the random keys, which fill up, they are 3 : 3 : 2 as in the paper."""
-    return {"window": max(0, round(keys * 3 / 8) - 1), "global_tokens": max(1, round(keys * 2 / 8))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -61,8 +61,7 @@ class Labels:
     @property
     def columns(self) -> dict[str, Any]:
         """The labels that apply, and `setting`, as columns of a table."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {"setting": self.setting, **{name: value for name, value in values.items() if value is not None}}
+        return {"setting": self.setting, **{name: value for name, value in vars(self).items() if value is not None}}
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,6 @@ def merged(jobs: Iterable[Job]) -> list[Job]:
 class Experiment:
     """Base of the experiments; a file of this folder that defines one is found by its `name`, the notebook's."""
     name: ClassVar[str]
-    title: ClassVar[str]
-    question: ClassVar[str]
     alone: ClassVar[bool] = False           # its notebook measures time: it is executed when nothing trains any more
 
     def plan(self, parameters: Parameters, profile: Profile) -> list[Job]:

@@ -1,7 +1,5 @@
 """Experiment 6: auxiliary tasks on the models of experiment 1, and trained for directly (audit rows 16 and 17)."""
 
-from __future__ import annotations
-
 from lib.config import DataConfig, Evaluation
 from suite.experiments import base
 from suite.experiments.common import CONTROLS, DENSE, RAMP, Recipe, TinyModel, ordered
@@ -10,8 +8,6 @@ from suite.settings.parameters import Parameters
 
 class CapacityBattery(base.Experiment):
     name = "06_capacity_battery"
-    title = "Capacity-limited battery"
-    question = "Do auxiliary tasks separate the patterns, asked of language models and trained for directly?"
 
     def plan(self, parameters, profile):
         recipe, W = Recipe(parameters, profile), parameters.window
@@ -33,11 +29,7 @@ def trained_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
     W, ramp = parameters.window, recipe.scaled(RAMP, parameters.window)
     masks = [tiny.mask(mask, ramp, W) if mask in ("dense", *CONTROLS) else recipe.described(mask, W)
              for mask in parameters.trained_masks]
+    pairs = max(2, tiny.length // 16)           # of associative recall, as many as a small model learns at this length
+    sizes = {"mqar": {"pairs": pairs, "keys": 4 * pairs, "values": 4 * pairs}}
     return [job for task in parameters.trained for mask in masks
-            for job in tiny.jobs(mask, data_of(task, tiny.length), parameters.seeds, task=task)]
-
-
-def data_of(task: str, length: int) -> DataConfig:
-    """A task at a size that a small model learns at this length: associative recall has a pair for every 16 tokens."""
-    pairs = max(2, length // 16)
-    return DataConfig.of(task, **{"pairs": pairs, "keys": 4 * pairs, "values": 4 * pairs} if task == "mqar" else {})
+            for job in tiny.jobs(mask, DataConfig.of(task, **sizes.get(task, {})), parameters.seeds, task=task)]

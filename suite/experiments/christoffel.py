@@ -1,6 +1,6 @@
 """Experiment 5: Christoffel words as offsets, against masks of equal pairs (its document; audit rows 22 to 24)."""
 
-from __future__ import annotations
+from itertools import product
 
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import one_of, require
@@ -11,8 +11,6 @@ from suite.settings.parameters import Parameters
 
 class Christoffel(base.Experiment):
     name = "05_christoffel"
-    title = "Christoffel"
-    question = "Does the balance of a Christoffel word help over random, strided and local keys at equal pairs?"
 
     def plan(self, parameters, profile):
         recipe = Recipe(parameters, profile, parameters.layers, parameters.width, parameters.length, parameters.domains)
@@ -42,16 +40,15 @@ def described(word: str, window: int) -> Described:
 
 
 def task_jobs(parameters: Parameters) -> list[base.Job]:
-    """Models trained directly on long-range tasks, one a mask and window; controls have the pairs of the last word."""
-    tiny = TinyModel(parameters.task_length, parameters.task_steps)
-    return [job for task in parameters.tasks for window in parameters.task_windows for mask in parameters.task_masks
-            for model in masks(parameters, tiny, mask, window)
-            for job in tiny.jobs(model, DataConfig.of(task), parameters.seeds, task=task)]
+    """Models trained directly on long-range tasks, one a mask and window; controls have the pairs of the last word.
 
-
-def masks(parameters: Parameters, tiny: TinyModel, mask: str, window: int) -> list[Described]:
-    """What `mask` stands for at a window W: `words` are all of them, `word` is the last."""
-    one_of(mask, {"dense", "word", "words", *CONTROLS}, "mask of a task")
-    if mask not in ("word", "words"):
-        return [tiny.mask(mask, word_spec(parameters.words[-1], window), window)]
-    return [described(word, window) for word in (parameters.words if mask == "words" else parameters.words[-1:])]
+    Of the masks, `words` are all words, and `word` is the last.
+    """
+    tiny, jobs = TinyModel(parameters.task_length, parameters.task_steps), []
+    for task, window, mask in product(parameters.tasks, parameters.task_windows, parameters.task_masks):
+        one_of(mask, {"dense", "word", "words", *CONTROLS}, "mask of a task")
+        words = {"words": parameters.words, "word": parameters.words[-1:]}.get(mask, ())
+        models = [described(word, window) for word in words]
+        for model in models or [tiny.mask(mask, word_spec(parameters.words[-1], window), window)]:
+            jobs += tiny.jobs(model, DataConfig.of(task), parameters.seeds, task=task)
+    return jobs

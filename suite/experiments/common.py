@@ -3,11 +3,9 @@
 Experiments that ask for the same model get the same `RunConfig`, so that it is trained once for the whole suite.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
 from lib.errors import one_of, require
@@ -15,9 +13,7 @@ from lib.patterns import Pattern, build
 from lib.patterns.matching import match_edges
 from lib.patterns.rungs import fibonacci
 from suite.experiments.base import Job, Parameters
-
-if TYPE_CHECKING:
-    from suite.settings.profiles import Profile
+from suite.settings.profiles import Profile
 
 Described = tuple[PatternSpec, dict[str, Any]]      # a pattern, and the `Labels` that its jobs have
 
@@ -84,8 +80,9 @@ class Recipe:
 
     def train(self, seed: int, **changes: Any) -> TrainConfig:
         """The profile's recipe with this seed, the same tokens a step at any length, steps as `tokens` asks for."""
-        train = dataclasses.replace(self.profile.train, seed=seed, **changes)
-        train = dataclasses.replace(train, length=self.length, batch=max(1, train.batch * train.length // self.length))
+        train, T = self.profile.train, self.length
+        batch = max(1, train.batch * train.length // T)
+        train = dataclasses.replace(train, seed=seed, length=T, batch=batch, **changes)
         return train if self.parameters.tokens == 0 else shortened(train, self.parameters.tokens)
 
     def run(self, spec: PatternSpec, seed: int, **train: Any) -> RunConfig:
@@ -111,10 +108,10 @@ class Recipe:
         if base == "matched_pow2":
             own["trained_length"] = self.length
         if schedule.startswith("learned"):
-            spec = PatternSpec.of("learned", start="ramp" if "ramp" in schedule else "one", **own)
+            name, own["start"] = "learned", "ramp" if "ramp" in schedule else "one"
         else:
-            spec = PatternSpec.of("scaled_base", schedule=schedule, **own)
-        return spec_of(self.pattern(spec))
+            name, own["schedule"] = "scaled_base", schedule
+        return spec_of(self.pattern(PatternSpec.of(name, **own)))
 
     def described(self, model: str, window: int, **labels: Any) -> Described:
         """`base/schedule` with a window W. labels: further fields of `Labels`."""

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 from lib.config import Evaluation
 from suite.experiments import base
 from suite.experiments.common import DENSE, RAMP, Recipe, ordered
+from suite.settings.machine import machine
+from suite.settings.parameters import Parameters
+from suite.settings.profiles import Profile
 
 if TYPE_CHECKING:
     from suite.bench.rows import Row
-    from suite.settings.profiles import Profile
-    from suite.settings.parameters import Parameters
 
 
 class Efficiency(base.Experiment):
     name = "07_efficiency"
-    title = "Efficiency"
-    question = "What does each way to attend cost in time and memory, and how far is that from what the machine can do?"
     alone = True
 
     def plan(self, parameters, profile):
@@ -34,10 +33,10 @@ def measured(parameters: Parameters, profile: Profile, say: Callable[[str], None
     parameters, and kept as `outputs/bench/<profile>.json`. `say` hears what is being measured."""
     from suite.bench import rows
     from suite.bench.cases import Setting
-    from suite.bench.measure import Scope, measure
+    from suite.bench.measure import Scope, code, measure
     from suite.bench.steps import StepSetting
     known = rows.read()
-    if current(known):
+    if known and {(row.machine, row.code) for row in known} == {(machine(), code())}:
         return known
     step = StepSetting.of(profile, parameters.step_length, parameters.window)
     scope = Scope(parameters.lengths, parameters.rounds, parameters.seconds, memory_lengths=parameters.lengths,
@@ -45,10 +44,3 @@ def measured(parameters: Parameters, profile: Profile, say: Callable[[str], None
     found = measure(Setting.here(), scope, say)
     rows.write(found, profile.name)
     return found
-
-
-def current(known: list[Row]) -> bool:
-    """Whether rows are of this machine and this code."""
-    from suite.bench.measure import code
-    from suite.settings.machine import machine
-    return bool(known) and {(row.machine, row.code) for row in known} == {(machine(), code())}

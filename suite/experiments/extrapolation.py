@@ -1,7 +1,5 @@
 """Experiment 3: losses beyond the training length, and whether more context helps (Fibonacci paper, Section 4)."""
 
-from __future__ import annotations
-
 from lib.config import Evaluation, Items
 from lib.errors import one_of
 from suite.experiments import base
@@ -12,8 +10,6 @@ POSITIONS = {"alibi": "Dense, ALiBi", "nope": "Dense, no positions"}
 
 class Extrapolation(base.Experiment):
     name = "03_extrapolation"
-    title = "Extrapolation"
-    question = "Which models keep their loss beyond the training length, and does the extra context help them at all?"
 
     def plan(self, parameters, profile):
         recipe, W = Recipe(parameters, profile), parameters.window

@@ -1,7 +1,5 @@
 """Experiment 2: does a learned alpha move, and does moving it help? (Fibonacci paper, Sections 3 and 4.)"""
 
-from __future__ import annotations
-
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import require
 from suite.experiments import base
@@ -14,8 +12,6 @@ PROBE = "copy probe"            # the task's label: the marked copy of two dista
 
 class LearnedAlpha(base.Experiment):
     name = "02_learned_alpha"
-    title = "Learned alpha"
-    question = "Does a learned alpha move away from its start, does that help, and what does learning it cost?"
 
     def plan(self, parameters, profile):
         recipe, W = Recipe(parameters, profile), parameters.window
@@ -36,27 +32,24 @@ class LearnedAlpha(base.Experiment):
 def probe_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
     """Models trained on the marked copy of two distances: between rungs at every rate of theta, on rungs at its own.
 
-    A blur is for what lies between rungs: blurred models are not asked on rungs. Where there are alphas, they are read.
+    They have as many rungs as the probe's length. A blur is for what lies between rungs: blurred models are not asked
+    on rungs. Where there are alphas, they are read.
     """
-    jobs = []
+    jobs, W, rungs = [], parameters.window, rungs_within(parameters.probe_length)
+    for model in parameters.probe_blurred:
+        require("/blurred" in model, "probe_blurred", model, "fibonacci/blurred or fibonacci/blurred_ramp")
     for depth in parameters.probe_depths:
         tiny = TinyModel(parameters.probe_length, parameters.probe_steps, layers=depth)
         for model in parameters.probe_models + parameters.probe_blurred:
-            spec = probe_spec(parameters, recipe, model)
+            spec = recipe.scaled(model.replace("/blurred", "/learned"), W, rungs)
+            if "/blurred" in model:
+                spec = PatternSpec.of("blurred", **dict(spec.parameters), blur=parameters.probe_blur)
             learned_rates = {"blurred": parameters.probe_blur_theta_lr, "learned": parameters.probe_theta_lr}
             asked = [(parameters.probe_distances, theta_lr) for theta_lr in learned_rates.get(spec.name, (1.0,))]
             asked += [] if spec.name == "blurred" else [(parameters.probe_rungs, 1.0)]
             more = [Evaluation.of("alphas")] if spec.name in learned_rates else []
             for distances, theta_lr in asked:
-                labels = model_labels(model, parameters.window, task=PROBE, depth=depth, theta_lr=theta_lr)
+                labels = model_labels(model, W, task=PROBE, depth=depth, theta_lr=theta_lr)
                 jobs += tiny.jobs((spec, labels), DataConfig.of("marked_copy", distances=distances),
                                   parameters.probe_seeds, *more)
     return jobs
-
-
-def probe_spec(parameters: Parameters, recipe: Recipe, model: str) -> PatternSpec:
-    """The probe's pattern with as many rungs as its length has; a blurred one is a learned one and its kernel."""
-    blurred, rungs = model in parameters.probe_blurred, rungs_within(parameters.probe_length)
-    require(not blurred or "/blurred" in model, "probe_blurred", model, "fibonacci/blurred or fibonacci/blurred_ramp")
-    spec = recipe.scaled(model.replace("/blurred", "/learned") if blurred else model, parameters.window, rungs)
-    return PatternSpec.of("blurred", **dict(spec.parameters), blur=parameters.probe_blur) if blurred else spec

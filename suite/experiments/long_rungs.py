@@ -1,16 +1,15 @@
 """Experiment 9: the suite's own question, where long rungs pay against a plain window of as many keys."""
 
-from __future__ import annotations
-
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
-from lib.config import DataConfig, Evaluation, PatternSpec, RunConfig
+from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import one_of, require
 from suite.experiments import base
 from suite.experiments.all_patterns import FAR, at_equal_edges, equal_to
-from suite.experiments.common import (CONTROLS, DENSE, RAMP, Described, Recipe, TinyModel, model_labels, ordered,
-                                      rungs_within, shortened)
+from suite.experiments.common import (CONTROLS, DENSE, RAMP, Recipe, TinyModel, model_labels, ordered, rungs_within,
+                                      shortened)
 from suite.settings.parameters import Parameters
 
 STRING = 32         # symbols of a planted copy
@@ -18,8 +17,6 @@ STRING = 32         # symbols of a planted copy
 
 class LongRungs(base.Experiment):
     name = "09_long_rungs"
-    title = "Long rungs"
-    question = "Where do long rungs pay: at which number of training tokens, at which length, on which text?"
 
     def plan(self, parameters, profile):
         require(1.0 in parameters.fractions, "fractions", parameters.fractions, "shares of a run, 1.0 among them")
@@ -38,12 +35,19 @@ class LongRungs(base.Experiment):
 
 
 def jobs_of(recipe: Recipe, names: Sequence[str], seed: int, share: float = 1.0) -> list[base.Job]:
-    """Models at equal pairs, trained on a share of the tokens; whole runs at the profile's length are asked for
-    recurrence too."""
-    models = [DENSE if name == "dense" else at_equal_edges(name, recipe) for name in names]
+    """Models at equal pairs, trained on a share of the tokens with a whole schedule of its own; whole runs at the
+    profile's length are asked for recurrence too."""
+    require(0 < share <= 1, "fractions", share, "above 0, up to 1")
     more = {"other_length": recipe.tokens_a_window or None, "share": None if share == 1.0 else share}
     measures = [*recipe.perplexity(), *([recurrence(recipe)] if set(more.values()) == {None} else [])]
-    return [base.Job.of(part_of(recipe.run(spec, seed), share), *measures, **labels | more) for spec, labels in models]
+    jobs = []
+    for name in names:
+        spec, labels = DENSE if name == "dense" else at_equal_edges(name, recipe)
+        run = recipe.run(spec, seed)
+        if share < 1:
+            run = dataclasses.replace(run, train=shortened(run.train, round(share * run.train.tokens)))
+        jobs.append(base.Job.of(run, *measures, **labels | more))
+    return jobs
 
 
 def recurrence(recipe: Recipe) -> Evaluation:
@@ -55,40 +59,24 @@ def recurrence(recipe: Recipe) -> Evaluation:
 
 def recurrence_edges(reach: int, length: int) -> tuple[int, ...]:
     """First distances of the bins: 0 to `reach` is one bin, then each ends at twice the distance of the one before."""
-    edges, last = [0], reach
-    while last + 1 < length:
-        edges.append(last + 1)
-        last *= 2
-    return tuple(edges)
-
-
-def part_of(run: RunConfig, share: float) -> RunConfig:
-    """The run for a share of its tokens, with a whole schedule of its own."""
-    if share == 1.0:
-        return run
-    require(0 < share < 1, "fractions", share, "above 0, up to 1")
-    return dataclasses.replace(run, train=shortened(run.train, round(share * run.train.tokens)))
+    firsts = (reach * 2 ** octave + 1 for octave in itertools.count())
+    return 0, *itertools.takewhile(lambda first: first < length, firsts)
 
 
 def copy_jobs(parameters: Parameters) -> list[base.Job]:
     """Small models trained to say a string again after a planted distance: one a mask, at the ramp's pairs."""
-    jobs = []
-    for distance in parameters.copy_distances:
+    jobs, W = [], parameters.window
+    for distance, mask in itertools.product(parameters.copy_distances, parameters.copy_masks):
         require(distance >= 8, "copy_distances", distance, "at least 8 (tokens)")
+        one_of(mask, {"dense", RAMP, *FAR, *CONTROLS}, "mask of a planted copy")
         string = min(STRING, distance)
         tiny, data = TinyModel(distance + string, parameters.copy_steps), DataConfig.of("copying", string=string)
-        for mask in parameters.copy_masks:
-            jobs += tiny.jobs(copy_mask(mask, tiny, parameters), data, parameters.sweep_seeds, task="copying",
-                              distance=distance)
+        ramp = PatternSpec.of("scaled_base", schedule="linear", window=W, rungs=rungs_within(tiny.length))
+        if mask == RAMP:
+            model = ramp, model_labels(RAMP, W)
+        elif mask in FAR:
+            model = equal_to(tiny.pattern(ramp), mask, tiny.length, W, parameters.sigma)
+        else:
+            model = tiny.mask(mask, ramp, W)
+        jobs += tiny.jobs(model, data, parameters.sweep_seeds, task="copying", distance=distance)
     return jobs
-
-
-def copy_mask(mask: str, tiny: TinyModel, parameters: Parameters) -> Described:
-    one_of(mask, {"dense", RAMP, *FAR, *CONTROLS}, "mask of a planted copy")
-    W = parameters.window
-    ramp = PatternSpec.of("scaled_base", schedule="linear", window=W, rungs=rungs_within(tiny.length))
-    if mask == RAMP:
-        return ramp, model_labels(RAMP, W)
-    if mask in FAR:
-        return equal_to(tiny.pattern(ramp), mask, tiny.length, W, parameters.sigma)
-    return tiny.mask(mask, ramp, W)

@@ -1,7 +1,6 @@
 """Experiment 4: the exponent of power-law edges, at equal pairs (power-law document; audit rows 19 to 21)."""
 
-from __future__ import annotations
-
+from bisect import bisect_left
 from functools import lru_cache
 
 import numpy as np
@@ -15,8 +14,6 @@ from suite.experiments.common import DENSE, Recipe, ordered
 
 class PowerLawSigma(base.Experiment):
     name = "04_power_law_sigma"
-    title = "Power-law sigma"
-    question = "Is there a best exponent of power-law edges, and do they beat a local window of as many keys?"
 
     def plan(self, parameters, profile):
         recipe, radius = Recipe(parameters, profile, parameters.layers, domains=parameters.domains), parameters.radius
@@ -49,10 +46,8 @@ def draws_for(sigma: float, budget: int, radius: int, length: int) -> int:
 
     def pairs(m: int) -> float:
         return PowerLaw(mode="draws", sigma=sigma, draws=m, window=radius).expected_pairs(length)
-    low, high = 0, 1
-    while pairs(high) < wanted:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if pairs(middle) < wanted else (low, middle)
-    return min((low, high), key=lambda m: abs(pairs(m) - wanted))
+    most = 1
+    while pairs(most) < wanted:
+        most *= 2
+    first = max(1, bisect_left(range(most), wanted, lo=most // 2, key=pairs))       # the first m with as many
+    return min((first - 1, first), key=lambda m: abs(pairs(m) - wanted))

@@ -1,7 +1,5 @@
 """Experiment 1: bases, schedules and windows of the Fibonacci paper (Section 3), with controls of equal edges."""
 
-from __future__ import annotations
-
 from lib.errors import require
 from suite.experiments import base
 from suite.experiments.common import DENSE, Recipe, ordered
@@ -9,8 +7,6 @@ from suite.experiments.common import DENSE, Recipe, ordered
 
 class WindowSweep(base.Experiment):
     name = "01_window_sweep"
-    title = "Window sweep"
-    question = "Does spreading the rungs over depth lower the loss, and more than a plain window of as many keys does?"
 
     def plan(self, parameters, profile):
         recipe = Recipe(parameters, profile)

@@ -36,7 +36,6 @@ class Task:
     position says what makes it hard (the distance or the number of steps to the answer), in `unit`; elsewhere it is -1.
     """
     name: ClassVar[str]
-    source: ClassVar[str]           # paper, with its section or address
     unit: ClassVar[str]             # what a label counts: distance | hops | steps
     vocab: ClassVar[Any]            # property: inputs and targets hold the tokens 0 to vocab - 1
     chance: ClassVar[Any]           # property: accuracy of a guess that ignores which of the answers is asked for

@@ -30,7 +30,6 @@ class VariableTracking(Task):
     A guess is one of the context's values.
     """
     name = "variable_tracking"
-    source = "arxiv.org/abs/2404.06654, section 3"
     unit = "hops"
     statements = property(lambda self: self.chains * (self.hops + 1))
     vocab = property(lambda self: FIRST + self.values + self.variables)
@@ -74,7 +73,6 @@ class Lego(Task):
     The label is the number of clauses that an answer needs, 1 to chain.
     """
     name = "lego"
-    source = "arxiv.org/abs/2206.04301 (LEGO)"
     unit = "steps"
     vocab = property(lambda self: VARIABLE + self.variables)
     chance = 0.5

@@ -27,7 +27,6 @@ class Copying(Task):
     (Always saying the string's most frequent symbol is right a little more often.)
     """
     name = "copying"
-    source = "arxiv.org/abs/1511.06464, section 5.1"
     unit = "distance"
     vocab = property(lambda self: FIRST + self.symbols)
     chance = property(lambda self: 1 / self.symbols)
@@ -58,7 +57,6 @@ class MarkedCopy(Task):
     likely, and the marks tell nothing about them.
     """
     name = "marked_copy"
-    source = "arxiv.org/abs/2606.28560, two-distance probe"
     unit = "distance"
     vocab = property(lambda self: self.symbols + len(self.distances))
     chance = property(lambda self: 1 / self.symbols)

@@ -60,7 +60,6 @@ class MQAR(Recall):
     more scored tokens, and the task is learned in fewer steps.
     """
     name = "mqar"
-    source = "arxiv.org/abs/2312.04927 (MQAR and its synthetic data)"
     shortest = property(lambda self: 2 * self.pairs * (1 + self.returns))
 
     returns: Positive = 1                                   # times that each key is asked
@@ -86,7 +85,6 @@ class Retrieval(Recall):
     so that the task is learned in fewer steps.
     """
     name = "retrieval"
-    source = "arxiv.org/abs/2404.06654, section 3"
 
     queries: Positive = 8                       # questions
     distance: Positive | None = None            # least tokens from a question back to its value; None: half the context

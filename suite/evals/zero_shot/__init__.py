@@ -1,7 +1,5 @@
 """Items of the battery: what a language model is asked, as text, without being trained for it."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Iterator

@@ -2,10 +2,8 @@
 
 The answer stands earlier in the passage, as most of LAMBADA's target words do (arxiv.org/abs/1606.06031, Paperno et
 al.). A passage is a piece of a document no longer than the model's training windows, so that a model can see all of it.
-With a corpus of the hub: LAMBADA itself, and facts of CounterFact.
+With a corpus of the hub: LAMBADA itself, facts of CounterFact, and BLiMP's minimal pairs.
 """
-
-from __future__ import annotations
 
 import itertools
 import re
@@ -95,6 +93,13 @@ def facts(folder: Path, count: int) -> list[Item]:
         objects[relation].add(target)
     return spread([Item(prompt, (" " + target,), 0, 1 / len(objects[relation]), relation)
                    for _, relation, prompt, target in known], count)
+
+
+def blimp(folder: Path, count: int) -> list[Item]:
+    """The first `count` pairs of every JSON-lines file of BLiMP, arxiv.org/abs/1912.00582 (Warstadt et al.)."""
+    by_file = itertools.groupby(rows(folder, "sentence_good", "sentence_bad"), lambda row: row[0])
+    return [Item("", tuple(pair), 0, 0.5, file, True)
+            for file, pairs in by_file for _, *pair in itertools.islice(pairs, count)]
 
 
 def cloze(corpus: Corpus, count: int, limit: int) -> list[Item]:
