@@ -292,7 +292,10 @@ def test_when_layers_have_a_window_then_no_influence_comes_from_further_than_the
     ("battery", {"tasks": ("legos",)}, r"tasks = \('legos',\) .*'lego'"),
     ("battery", {"tasks": ()}, r"tasks = \(\)"),
     ("alpha_landscape", {"alphas": (0.5, 1.0)}, "alphas = .*greater than 0.5"),
-    ("gradient_flow", {"queries": 0}, "queries = 0")])
+    ("gradient_flow", {"queries": 0}, "queries = 0"),
+    ("recurrence", {"tokens": 100, "edges": (1, 4)}, "edges"),
+    ("recurrence", {"tokens": 100, "edges": (0, 4, 4)}, "edges"),
+    ("recurrence", {"tokens": 100, "edges": ()}, "edges")])
 def test_when_a_parameter_is_wrong_then_the_error_names_it(name, parameters, says):
     with pytest.raises(SuiteError, match=says):
         build(name, **parameters)
