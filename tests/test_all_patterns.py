@@ -9,10 +9,8 @@ from made_up_results import DOMAINS, MadeUpDatabase
 from plans import planned
 
 from lib import patterns
-from lib.errors import SuiteError
 from lib.patterns import build
-from suite.experiments import experiment
-from suite.experiments.all_patterns import LITERATURE, at_equal_edges, bigbird_shares, left_out
+from suite.experiments.all_patterns import LITERATURE, at_equal_edges, left_out
 from suite.experiments.common import Recipe
 from suite.settings import profiles
 from suite.settings.parameters import parameters_of
@@ -48,11 +46,12 @@ def test_when_patterns_are_listed_then_none_of_the_literature_is_forgotten():
     assert {"local", "strided", "random_offsets", "random_keys", "power_law", "christoffel"} <= listed
 
 
-def test_when_small_is_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_its_mask():
-    jobs = planned(NAME, "small")
-    ramp = next(job for job in jobs if job.labels.series == "Fibonacci, linear ramp")
+def test_when_small_is_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_its_mask_and_one_name():
+    jobs, sweep = planned(NAME, "small"), {job.run for job in planned("01_window_sweep", "small")}
+    by_series = {job.labels.series: job for job in jobs}
+    ramp = by_series["Fibonacci, linear ramp"]
     T, goal = ramp.run.train.length, sum(stack_of(ramp.run).mask(layer, 256).sum() / 4 for layer in range(8))
-    assert T == 256 and len(jobs) == len(parameters_of(NAME)().patterns) + 1
+    assert T == 256 and len(by_series) == len(jobs) == len(parameters_of(NAME)().patterns) + 1
     for job in jobs:
         pattern = stack_of(job.run)
         pairs = sum(pattern.mask(layer, T).sum() / pattern.heads for layer in range(pattern.layers))
@@ -60,22 +59,14 @@ def test_when_small_is_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_
             assert pairs == 8 * T * (T + 1) / 2
         else:
             assert pairs == pytest.approx(goal, rel=0.01), job.labels
-
-
-def test_when_the_window_sweep_has_a_model_then_its_run_is_the_same():
-    sweep = {job.run for job in planned("01_window_sweep", "small")}
-    shared_series = {job.labels.series for job in planned(NAME, "small") if job.run in sweep}
-    assert shared_series >= {"Dense", "Local window, equal edges", "Random offsets, equal edges",
-                             "Fibonacci, linear ramp", "Fibonacci, coprime ramp"}
-
-
-def test_when_series_are_named_then_each_is_one_and_roles_are_those_of_the_figures():
-    jobs = planned(NAME, "small")
-    assert len({job.labels.series for job in jobs}) == len(jobs)
-    roles = {job.labels.series: job.labels.role for job in jobs}
-    assert roles["BigBird, equal edges"] == "neighbour" and roles["Christoffel word"] == "model"
-    assert roles["Power law"] == "model" and roles["Random keys, equal edges"] == "control"
-    assert roles["Dense"] == "baseline"
+    assert {series for series, job in by_series.items() if job.run in sweep} >= {
+        "Dense", "Local window, equal edges", "Random offsets, equal edges", "Fibonacci, linear ramp",
+        "Fibonacci, coprime ramp"}, "the window sweep has the same runs"
+    roles = {"BigBird, equal edges": "neighbour", "Christoffel word": "model", "Power law": "model",
+             "Random keys, equal edges": "control", "Dense": "baseline"}
+    assert {series: by_series[series].labels.role for series in roles} == roles
+    bigbird = dict(by_series["BigBird, equal edges"].run.pattern.parameters)
+    assert (bigbird["window"] + 1) / bigbird["global_tokens"] == pytest.approx(3 / 2, abs=0.4)
 
 
 def test_when_a_pattern_cannot_attend_so_few_pairs_then_it_is_left_out_with_the_reason():
@@ -85,28 +76,12 @@ def test_when_a_pattern_cannot_attend_so_few_pairs_then_it_is_left_out_with_the_
     assert not left_out(profiles.load("small").parameters(NAME), profiles.load("small"))
 
 
-def test_when_a_pattern_is_misspelt_then_the_nearest_is_named():
-    loaded = profiles.load("smoke")
-    for name, words in (("bigbrd", "'bigbird'"), ("fibonacci/liner", "'linear'")):
-        with pytest.raises(SuiteError, match=words):
-            experiment(NAME).plan(parameters_of(NAME)(profile="smoke", window=4, patterns=(name,)), loaded)
-
-
-def test_when_the_training_length_is_no_evaluation_length_then_the_error_says_so():
-    with pytest.raises(SuiteError, match="factors"):
-        experiment(NAME).plan(parameters_of(NAME)(profile="smoke", window=4, factors=(2, 4)), profiles.load("smoke"))
-
-
 def test_when_a_schedule_has_the_ramps_pairs_then_it_stays_as_it_is_and_else_its_windows_move():
     recipe = Recipe(parameters_of(NAME)(), profiles.load("small"))
     coprime, labels = at_equal_edges("fibonacci/coprime", recipe)
     assert dict(coprime.parameters)["window"] == 6 and labels["series"] == "Fibonacci, coprime ramp"
     fixed, labels = at_equal_edges("fibonacci/fixed", recipe)
     assert set(dict(fixed.parameters)["window"]) == {5, 6} and labels["series"] == "Fibonacci, fixed, equal edges"
-
-
-def test_when_bigbird_is_matched_then_window_and_global_keys_are_three_to_two():
-    assert bigbird_shares(16) == {"window": 5, "global_tokens": 4}         # 6 keys of the window, the query among them
 
 
 # Properties

@@ -30,21 +30,13 @@ pytestmark = pytest.mark.usefixtures("outputs")
 def row(measure: str, ratio: float, length: int = 1024, backend: str = "cpu", against: str = "dense", pass_: str = BOTH,
         spread: float = 0.1, **more) -> Row:
     values = {"ms": 2.0, "against_ms": 2.0 * ratio, "mib": 8.0, "against_mib": 2.0, "counted": 1e9, "peak": 2e11,
-              "keys": 20.0,
-              "pattern": "p", "heads": "8, 8", "head_dim": 64, "dtype": "float32", "device": "cpu", "threads": 2,
-              "machine": "M", "code": "c"}
+              "keys": 20.0, "pattern": "p", "heads": "8, 8", "head_dim": 64, "dtype": "float32", "device": "cpu",
+              "threads": 2, "machine": "M", "code": "c"}
     return Row(measure, backend, against, pass_, length, ratio, (ratio * (1 - spread), ratio * (1 + spread)), 9,
                **values | more)
 
 
 # The experiment
-
-@pytest.mark.parametrize("profile", ["smoke", "small", "overnight"])
-def test_when_notebook_7_is_planned_then_it_trains_nothing_that_notebook_1_does_not(profile):
-    def runs(name):
-        return {job.run for job in planned(name, profile)}
-    assert runs("07_efficiency") <= runs("01_window_sweep") and len(runs("07_efficiency")) >= 5
-
 
 def test_when_runs_were_timed_then_tokens_a_second_are_told_against_dense():
     jobs = planned("07_efficiency")
@@ -163,10 +155,13 @@ def test_when_something_was_not_measured_or_disturbed_then_the_source_says_so():
 @pytest.mark.parametrize("T", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_when_the_notebook_checks_then_every_way_agrees_with_the_reference_with_gradients(T, monkeypatch):
     setting = cases.Setting(heads=2, kv_heads=2, head_dim=16) if T < 100 else cases.Setting()
+    if T < 100:                                         # a compiled FlexAttention takes seconds
+        monkeypatch.setattr(cases, "backends", lambda setting: dict.fromkeys(("torch", "cpu"), ""))
     errors = efficiency.errors(setting, T)
     assert {"gather", "torch"} <= set(errors.index) and errors.max() <= 64 * torch.finfo(torch.float32).eps
     dense = cases.Attention(cases.dense)
     right = cases.attention
+    monkeypatch.setattr(cases, "backends", lambda setting: {})
     monkeypatch.setattr(cases, "attention", lambda name, *args, **more: dense if name == "gather"
                         else right(name, *args, **more))
     assert efficiency.errors(setting, T)["gather"] > 0.01

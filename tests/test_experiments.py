@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 from made_up_results import MadeUpDatabase
 from plans import planned
@@ -13,19 +11,13 @@ from lib.errors import SuiteError
 from lib.patterns import build
 from suite import evals, tasks
 from suite.experiments import COLUMNS, experiment, names
-from suite.experiments.common import Recipe, shortened, spec_of, split_model
+from suite.experiments.common import Recipe, shortened, spec_of
 from suite.settings import profiles
 
+pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
 PROFILES = ("smoke", "small", "overnight", "paper")
 # Most language-model runs, most training tokens in millions, most task runs
 BUDGETS = {"smoke": (30, 0.5, 14), "small": (64, 20, 40), "overnight": (480, 1100, 260), "paper": (460, 175_000, 260)}
-
-
-@pytest.fixture(autouse=True)
-def no_warnings():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="christoffel")
-        yield
 
 
 def pattern_of(job):
@@ -34,15 +26,16 @@ def pattern_of(job):
 
 
 def only(jobs, series: str):
-    found = [job for job in jobs if job.labels.series == series]
-    assert found, series
-    return found[0]
+    return next(job for job in jobs if job.labels.series == series)
+
+
+def variants(job) -> set[str]:
+    return {dict(evaluation.parameters).get("variant", "") for evaluation in job.evaluations}
 
 
 def test_when_experiments_are_listed_then_they_are_the_notebooks():
     assert names() == ["01_window_sweep", "02_learned_alpha", "03_extrapolation", "04_power_law_sigma",
-                       "05_christoffel",
-                       "06_capacity_battery", "07_efficiency", "08_all_patterns", "09_long_rungs"]
+                       "05_christoffel", "06_capacity_battery", "07_efficiency", "08_all_patterns", "09_long_rungs"]
     with pytest.raises(SuiteError, match="03_extrapolation"):
         experiment("03_extrapolaton")
 
@@ -68,29 +61,25 @@ def test_when_a_profile_is_planned_then_everything_in_it_can_be_built_and_the_bu
     assert sum(run.train.tokens for run in text) <= most_tokens * 1e6
 
 
-@pytest.mark.parametrize("name", names())
-def test_when_a_plan_is_made_twice_then_it_is_the_same(name):
-    assert planned(name) == planned.__wrapped__(name)
-
-
 def test_when_experiments_need_the_same_model_then_it_is_trained_once():
     fibonacci = ["01_window_sweep", "02_learned_alpha", "03_extrapolation", "06_capacity_battery"]
     shared = {"Dense": names(), "Fibonacci, linear ramp": fibonacci, "Local window, equal edges": fibonacci,
               "Fibonacci, learned": ["01_window_sweep", "02_learned_alpha"]}
     for series, experiments in shared.items():
         assert len({only(planned(name), series).run for name in experiments}) == 1, series
+    for profile in ("smoke", "small", "overnight"):
+        timed, swept = ({job.run for job in planned(name, profile)} for name in ("07_efficiency", "01_window_sweep"))
+        assert timed <= swept and len(timed) >= 5, "notebook 7 trains nothing that notebook 1 does not"
 
 
 @pytest.mark.parametrize("name", names())
 def test_when_a_control_is_planned_then_its_mask_has_the_pairs_of_its_model_within_a_hundredth(name):
-    found = 0
-    for job in planned(name):
-        if job.labels.equal_pairs is not None:
-            pattern, T = pattern_of(job), job.run.train.length
-            by_mask = sum(pattern.mask(layer, T).sum() / pattern.heads for layer in range(pattern.layers))
-            assert by_mask == pytest.approx(job.labels.equal_pairs, rel=0.01), job.labels
-            found += 1
-    assert found >= 1
+    controls = [job for job in planned(name) if job.labels.equal_pairs is not None]
+    assert controls
+    for job in controls:
+        pattern, T = pattern_of(job), job.run.train.length
+        by_mask = sum(pattern.mask(layer, T).sum() / pattern.heads for layer in range(pattern.layers))
+        assert by_mask == pytest.approx(job.labels.equal_pairs, rel=0.01), job.labels
 
 
 def test_when_a_control_is_made_for_the_ramp_then_it_counts_the_pairs_of_the_ramp():
@@ -103,48 +92,46 @@ def test_when_a_control_is_made_for_the_ramp_then_it_counts_the_pairs_of_the_ram
     assert all(random.mask(layer, T)[:, T - 1, T - 5:].all() for layer in range(L))    # the ramp's window of W = 4
 
 
-def test_when_tokens_are_given_then_whole_steps_are_trained_and_warm_up_fits():
+def test_when_tokens_and_seeds_are_given_then_whole_steps_are_trained_and_each_model_has_one_run_a_seed():
     train = profiles.load("smoke").train
     a_step = train.batch * train.length
     short = shortened(train, 3 * a_step + 10)
     assert short.tokens == 3 * a_step and short.warmup <= short.steps
     with pytest.raises(SuiteError, match=str(a_step)):
         shortened(train, a_step - 1)
-    assert {job.run.train.tokens for job in planned("01_window_sweep", tokens=5 * a_step)} == {5 * a_step}
+    jobs = planned("01_window_sweep", seeds=(1, 2, 3), tokens=5 * a_step)
+    assert len(jobs) == 3 * len(planned("01_window_sweep"))
+    assert {(job.run.train.seed, job.run.train.tokens) for job in jobs} == {(n, 5 * a_step) for n in (1, 2, 3)}
 
 
-def test_when_seeds_are_given_then_each_model_has_one_run_a_seed():
-    jobs = planned("01_window_sweep", seeds=(1, 2, 3))
-    assert len(jobs) == 3 * len(planned("01_window_sweep", seeds=(1,)))
-    assert {job.run.train.seed for job in jobs} == {1, 2, 3}
-
-
-def test_when_a_model_is_misspelt_then_the_nearest_is_named():
-    with pytest.raises(SuiteError, match="'fibonacci'"):
-        split_model("fibonaci/linear")
-    with pytest.raises(SuiteError, match="'linear'"):
-        split_model("fibonacci/linaer")
-    with pytest.raises(SuiteError, match="extra"):
-        planned("01_window_sweep", extra=("pow2/fixed",))
-    with pytest.raises(SuiteError, match="words"):
-        planned("05_christoffel", words=("64:512",))
+@pytest.mark.parametrize(("name", "changes", "says"), [
+    ("01_window_sweep", {"models": ("fibonaci/linear",)}, "'fibonacci'"),
+    ("01_window_sweep", {"models": ("fibonacci/linaer",)}, "'linear'"),
+    ("01_window_sweep", {"extra": ("pow2/fixed",)}, "extra"), ("01_window_sweep", {"controls": ("locl",)}, "'local'"),
+    ("02_learned_alpha", {"probe_blurred": ("fibonacci/learned",)}, "probe_blurred"),
+    ("05_christoffel", {"words": ("64:512",)}, "words"), ("05_christoffel", {"task_masks": ("wrd",)}, "'word'"),
+    ("08_all_patterns", {"patterns": ("bigbrd",)}, "'bigbird'"),
+    ("08_all_patterns", {"patterns": ("fibonacci/liner",)}, "'linear'"),
+    ("08_all_patterns", {"factors": (2, 4)}, "factors"), ("09_long_rungs", {"fractions": (0.5,)}, "fractions"),
+    ("09_long_rungs", {"fractions": (1.0, 2.0)}, "fractions"), ("09_long_rungs", {"copy_masks": ("dens",)}, "'dense'")])
+def test_when_a_parameter_of_a_notebook_is_wrong_then_the_error_names_it_or_the_nearest(name, changes, says):
+    with pytest.raises(SuiteError, match=says):
+        planned(name, **changes)
 
 
 def test_when_an_extra_model_is_given_then_only_its_window_is_trained():
-    more = set(planned("01_window_sweep", extra=("pow2/fixed/8",))) - set(planned("01_window_sweep"))
-    assert [job.labels.window for job in more] == [8]
-    assert next(iter(more)).run.pattern == PatternSpec.of("scaled_base", base="pow2")   # W = 8, fixed: defaults
+    (more,) = set(planned("01_window_sweep", extra=("pow2/fixed/8",))) - set(planned("01_window_sweep"))
+    assert more.labels.window == 8
+    assert more.run.pattern == PatternSpec.of("scaled_base", base="pow2")   # W = 8, fixed: defaults
 
 
 def test_when_rungs_grow_with_length_then_frozen_ones_are_evaluated_and_otherwise_not():
-    variants = {job.labels.series: {dict(e.parameters).get("variant", "") for e in job.evaluations}
-                for job in planned("03_extrapolation")}
+    found = {job.labels.series: variants(job) for job in planned("03_extrapolation")}
     for series in ("Fibonacci, linear ramp", "Powers of two, linear ramp"):
-        assert "rungs=frozen" in variants[series]
-    assert variants["Fibonacci, fixed"] == {""} and variants["Local window, equal edges"] == {""}
-    assert {"rope=yarn", "mask=window", "mask=sinks"} <= variants["Dense"]
-    assert all("rungs=frozen" not in {dict(e.parameters).get("variant") for e in job.evaluations}
-               for job in planned("03_extrapolation", frozen=False))
+        assert "rungs=frozen" in found[series]
+    assert found["Fibonacci, fixed"] == {""} and found["Local window, equal edges"] == {""}
+    assert {"rope=yarn", "mask=window", "mask=sinks"} <= found["Dense"]
+    assert all("rungs=frozen" not in variants(job) for job in planned("03_extrapolation", frozen=False))
 
 
 def test_when_dense_gets_a_mask_at_evaluation_then_it_sees_no_untrained_distance():
@@ -184,9 +171,8 @@ def test_when_the_probe_asks_between_rungs_then_some_alpha_reaches_it_but_not_al
 def test_when_width_and_length_are_set_then_ratios_and_tokens_a_step_are_kept():
     profile = profiles.load("paper")
     recipe = Recipe(profile.parameters("05_christoffel"), profile, layers=12, width=256, tokens_a_window=2048)
-    model = recipe.model
+    model, train = recipe.model, recipe.train(42)
     assert (model.layers, model.d_model, model.heads, model.kv_heads, model.hidden) == (12, 256, 4, 1, 683)
-    train = recipe.train(42)
     assert (train.length, train.batch * train.length) == (2048, profile.train.batch * profile.train.length)
     with pytest.raises(SuiteError, match="width"):
         _ = Recipe(profile.parameters("05_christoffel"), profile, width=100).model
@@ -201,10 +187,9 @@ def test_when_a_pattern_is_named_by_its_parameters_then_it_is_built_again_the_sa
 
 @pytest.mark.parametrize("name", names())
 def test_when_runs_are_finished_then_the_table_has_the_documented_columns_in_order(name):
-    jobs = planned(name)
-    table = experiment(name).table(jobs, MadeUpDatabase(lambda job, length, variant: 3.0))
-    assert list(table.columns) == list(COLUMNS) and len(table)
+    jobs, database = planned(name), MadeUpDatabase(lambda job, length, variant: 3.0)
+    assert planned.__wrapped__(name) == jobs, "a plan is a function of its parameters"
+    table, again = (experiment(name).table(order, database) for order in (jobs, jobs[::-1]))
+    assert list(table.columns) == list(COLUMNS) and len(table) and table.equals(again)
     assert table["series"].notna().all() and table["value"].notna().all()
     assert set(table["role"]) <= {"model", "control", "baseline", "neighbour"}
-    again = experiment(name).table(jobs[::-1], MadeUpDatabase(lambda job, length, variant: 3.0))
-    assert table.equals(again)

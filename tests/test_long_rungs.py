@@ -7,12 +7,9 @@ import pytest
 from made_up_results import DOMAINS, WINDOWS, MadeUpDatabase
 from plans import loaded, planned
 
-from lib.errors import SuiteError
 from lib.patterns import build
-from suite.experiments import experiment
 from suite.experiments.long_rungs import recurrence_edges, rungs_within
 from suite.settings import profiles
-from suite.settings.parameters import parameters_of
 from suite.study import comparisons
 from suite.study.comparisons import LOCAL, beside_local, token_trend
 from suite.study.findings import long_rungs as rungs
@@ -62,10 +59,6 @@ def study(database=None, profile="small") -> Study:
     return Study(planned(NAME, profile), database or Results(), NAME)
 
 
-def smoke(**parameters):
-    return experiment(NAME).plan(parameters_of(NAME)(profile="smoke", window=4, **parameters), profiles.load("smoke"))
-
-
 # The plan
 
 def test_when_small_is_planned_then_pairs_differ_in_their_pattern_alone_and_attend_as_many_pairs():
@@ -82,12 +75,13 @@ def test_when_small_is_planned_then_pairs_differ_in_their_pattern_alone_and_atte
     assert {(256, whole // 2, 42), (256, whole // 4, 42), (128, whole // 2, 42), (512, whole // 2, 42)} <= seen
 
 
-def test_when_a_share_of_the_tokens_is_trained_then_it_has_a_whole_schedule_and_less_warm_up_than_steps():
-    parts = [job.run.train for job in planned(NAME, "small") if job.labels.share is not None]
+def test_when_parts_and_copies_are_planned_then_warm_up_fits_and_answers_stand_at_the_asked_distance():
+    jobs = planned(NAME, "small")
+    parts = [job.run.train for job in jobs if job.labels.share is not None]
     assert parts and all(train.warmup <= train.steps / 2 for train in parts)
-    for fractions in ((0.5,), (1.0, 2.0)):
-        with pytest.raises(SuiteError, match="fractions"):
-            smoke(fractions=fractions)
+    copies = [job for job in jobs if job.run.data.source == "copying"]
+    assert copies and all(job.run.train.length - dict(job.run.data.parameters)["string"] == job.labels.distance
+                          for job in copies)
 
 
 def test_when_other_notebooks_have_a_run_then_it_is_the_same():
@@ -115,17 +109,6 @@ def test_when_bins_are_made_then_the_first_is_the_windows_reach_and_each_ends_at
     local = next(job for job in planned(NAME, "small") if series(job) == LOCAL)
     edges = dict(next(e for e in local.evaluations if e.name == "recurrence").parameters)["edges"]
     assert edges[1] == max(map(max, stack_of(local.run).widths)) + 1
-
-
-def test_when_copies_are_planned_then_the_answer_stands_at_the_asked_distance_and_masks_have_equal_pairs():
-    for job in planned(NAME, "small"):
-        if job.run.data.source == "copying":
-            string = dict(job.run.data.parameters)["string"]
-            assert job.run.train.length - string == job.labels.distance
-            if job.labels.equal_pairs is not None:
-                stack, T = stack_of(job.run), job.run.train.length
-                pairs = sum(stack.mask(layer, T).sum() / stack.heads for layer in range(stack.layers))
-                assert pairs == pytest.approx(job.labels.equal_pairs, rel=0.01)
 
 
 # Comparisons
@@ -175,7 +158,8 @@ def test_when_losses_are_logged_on_the_way_then_their_difference_is_by_tokens_an
 
 
 def test_when_shares_are_rounded_to_steps_then_the_nearest_runs_are_compared():
-    jobs = smoke(seeds=(42,), lengths=(32,), length_fraction=0.07, fractions=(0.5, 1.0), others=(), copy_distances=())
+    jobs = planned(NAME, seeds=(42,), lengths=(32,), length_fraction=0.07, fractions=(0.5, 1.0), others=(),
+                   copy_distances=())
     chosen = comparisons.at_share(Study(jobs, Results()), RAMP, 0.07)       # of 24 steps 7 tokens in 100 are 1.68 steps
     assert {length: pair[0].run.train.steps for length, pair in chosen.items()} == {32: 2, 64: 2}
 
@@ -203,7 +187,7 @@ def test_when_only_some_copy_then_their_tables_are_higher():
     tables = rungs.copies(study(Results(right=lambda job: right.get(series(job), 0.03))))
     assert list(tables) == ["Dense", LOCAL, RAMP, "Power law"] and tables["Dense"].index.tolist() == [24, 48, 96]
     assert tables[RAMP]["estimate"].tolist() == pytest.approx([0.6] * 3) and (tables[LOCAL]["high"] < 0.1).all()
-    assert rungs.copies(Study(smoke(copy_distances=()), Results())) == {}
+    assert rungs.copies(Study(planned(NAME, copy_distances=()), Results())) == {}
 
 
 def test_when_the_answer_is_made_then_each_axis_names_where_the_ramp_is_better_and_where_worse():
