@@ -119,7 +119,7 @@ def test_when_one_domain_has_nothing_to_ask_then_the_others_share_the_cloze():
         assert [item.split for item in passages.cloze(corpus, 9, 128)] == [asked] * 9
     corpus.domains = ("blank",)
     with pytest.raises(SuiteError, match="battery task cloze: no held-out document"):
-        passages.cloze(corpus, 9, 128)
+        ask("cloze", uniform(), length=128, corpus=corpus)
 
 
 def test_when_documents_are_cut_then_passages_are_theirs_and_no_longer_than_the_context():

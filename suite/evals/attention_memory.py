@@ -25,7 +25,6 @@ class AttentionMemory(Evaluator):
         pattern, metrics = build_pattern(run), []
         for T in self.lengths or (run.train.length,):
             sparse, dense = pattern.pairs(T) * H * size, L * T * (T + 1) / 2 * H * size
-            metrics += [Metric("attention_bytes", float(sparse), length=T),
-                        Metric("dense_attention_bytes", float(dense), length=T),
-                        Metric("attention_memory_ratio", float(dense / sparse), length=T)]
+            measured = {"attention_bytes": sparse, "dense_attention_bytes": dense, "attention_memory_ratio": dense / sparse}
+            metrics += [Metric(measure, float(value), length=T) for measure, value in measured.items()]
         return EvalResult(metrics)

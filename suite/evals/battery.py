@@ -75,6 +75,8 @@ class Battery(Evaluator):
         name, limit, tokenizer = called(task, corpus), run.train.length, corpus.tokenizer()
         end = end_of(tokenizer)             # the token before a sentence without a context: it ends every document
         items = self.items(task, corpus, limit)
+        if not items:
+            raise SuiteError(f"battery task {task}: no held-out document of {corpus.path} has an item; leave it out")
         asked = [request for item in items for request in requests(tokenizer, item, end, limit)]
         with running(run, device):
             correct, nll = grade(items, *answer(model, asked, limit, device))

@@ -13,7 +13,7 @@ from lib.model import Transformer
 from lib.registry import Positive
 from suite.evals import EvalResult, Evaluator, Metric
 from suite.evals.scoring import chunks, logits_at, running
-from suite.tasks import Drawn, task
+from suite.tasks import task
 
 # Evaluations draw with seed HELD_OUT + seed, training with seeds below HELD_OUT. Both are one 32-bit word of numpy's
 # SeedSequence, so that no pair (seed, step) of the one is a pair of the other.
@@ -42,7 +42,7 @@ class TaskAccuracy(Evaluator):
                  for step, first in enumerate(range(0, self.count, BATCH))]
         inputs, targets, labels = (np.concatenate(kind) for kind in zip(*parts, strict=True))       # (N, T)
         with running(run, device):
-            right, nll = answers(model, (inputs, targets, labels), device)
+            right, nll = answers(model, inputs, targets, labels, device)
         present = [int(label) for label in np.unique(labels) if label >= 0]
         splits = {trained.split(label): labels == label for label in present} if len(present) > 1 else {}
         metrics, arrays = [], {}
@@ -55,9 +55,9 @@ class TaskAccuracy(Evaluator):
         return EvalResult(metrics, arrays)
 
 
-def answers(model: Transformer, drawn: Drawn, device: torch.device) -> tuple[np.ndarray, np.ndarray]:
+def answers(model: Transformer, inputs: np.ndarray, targets: np.ndarray, labels: np.ndarray,
+            device: torch.device) -> tuple[np.ndarray, np.ndarray]:
     """Whether each target is the model's first choice, and its negative log-likelihood (nats): `[N, T]`."""
-    inputs, targets, labels = drawn
     right, nll = np.zeros(inputs.shape, bool), np.zeros(inputs.shape)
     for part in chunks(*inputs.shape, device):
         scored = labels[part] >= 0

@@ -4,7 +4,7 @@ from lib.errors import SuiteError, one_of, require
 from lib.patterns import Pattern
 from lib.patterns.matching import match_edges
 from suite.experiments import base
-from suite.experiments.common import (CONTROLS, DENSE, RAMP, Described, Recipe, equal_edges, ordered, spec_of,
+from suite.experiments.common import (CONTROLS, DENSE, RAMP, Described, Recipe, equal_edges, spec_of,
                                       split_model, title)
 from suite.settings.parameters import Parameters
 from suite.settings.profiles import Profile
@@ -25,7 +25,7 @@ class AllPatterns(base.Experiment):
                 "multiples of the training length, 1 among them")
         recipe = Recipe(parameters, profile)
         measure = recipe.perplexity(*(factor * recipe.length for factor in parameters.factors))
-        return ordered(recipe.jobs([DENSE, *matched(recipe)[0]], *measure))
+        return list(dict.fromkeys(recipe.jobs([DENSE, *matched(recipe)[0]], *measure)))
 
 
 def matched(recipe: Recipe) -> tuple[list[Described], dict[str, str]]:

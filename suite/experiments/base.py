@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from suite.run.database import Database
     from suite.settings.profiles import Profile
 
-
 # How `Labels.setting` writes the labels that tell models of one series apart, in this order.
 SETTING = {"task": "{}", "depth": "depth {}", "distance": "distance {}", "sigma": "sigma={:g}", "budget": "B={}",
            "word": "{}", "width": "d_model {}", "theta_lr": "theta rate x{:g}", "other_length": "T={}",
@@ -92,7 +91,7 @@ class Experiment:
 
     def plan(self, parameters: Parameters, profile: Profile) -> list[Job]:
         """The runs that the experiment needs, each once, in the order in which they decide its question."""
-        raise NotImplementedError(f"{type(self).__name__} has no plan")
+        raise NotImplementedError
 
     def table(self, jobs: Sequence[Job], database: Database) -> pd.DataFrame:
         """The tidy table of finished jobs: the columns of `COLUMNS`, one row a measured value."""

@@ -2,7 +2,7 @@
 
 from lib.config import DataConfig, Evaluation
 from suite.experiments import base
-from suite.experiments.common import CONTROLS, DENSE, RAMP, Recipe, TinyModel, ordered
+from suite.experiments.common import CONTROLS, DENSE, RAMP, Recipe, TinyModel
 from suite.settings.parameters import Parameters
 
 
@@ -20,7 +20,7 @@ class CapacityBattery(base.Experiment):
             for width in parameters.widths:
                 ladder = [(spec, own | {"width": width}) for spec, own in (DENSE, (ramp, labels))]
                 jobs += Recipe(parameters, profile, width=width).jobs(ladder, battery, seeds=[seed])
-        return ordered(jobs + trained_jobs(parameters, recipe))
+        return list(dict.fromkeys(jobs + trained_jobs(parameters, recipe)))
 
 
 def trained_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:

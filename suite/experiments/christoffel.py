@@ -5,7 +5,7 @@ from itertools import product
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import one_of, require
 from suite.experiments import base
-from suite.experiments.common import CONTROLS, DENSE, Described, Recipe, TinyModel, ordered
+from suite.experiments.common import CONTROLS, DENSE, Described, Recipe, TinyModel
 from suite.settings.parameters import Parameters
 
 
@@ -16,11 +16,11 @@ class Christoffel(base.Experiment):
         recipe = Recipe(parameters, profile, parameters.layers, parameters.width, parameters.length, parameters.domains)
         measures = (*recipe.perplexity(), Evaluation.of("gradient_flow", far=recipe.length // 4),
                     Evaluation.of("attention_memory"))
-        models = []
+        jobs, models = recipe.jobs([DENSE], *measures), []
         for window in parameters.windows:
             models += [described(word, window) for word in parameters.words]
             models += recipe.controls(word_spec(parameters.words[-1], window), window)
-        return ordered(recipe.jobs([DENSE], *measures) + recipe.jobs(models, *measures) + task_jobs(parameters))
+        return list(dict.fromkeys(jobs + recipe.jobs(models, *measures) + task_jobs(parameters)))
 
 
 def split_word(word: str) -> tuple[int, int]:

@@ -64,8 +64,8 @@ class Recipe:
                 f"a multiple of head_dim = {model.head_dim}")
         most = max(1, heads * model.kv_heads // model.heads)
         groups = max(g for g in range(1, most + 1) if heads % g == 0)
-        hidden = round(8 * self.width / 3)
-        return dataclasses.replace(model, d_model=self.width, heads=heads, kv_heads=groups, hidden=hidden)
+        return dataclasses.replace(model, d_model=self.width, heads=heads, kv_heads=groups,
+                                   hidden=round(8 * self.width / 3))
 
     @property
     def data(self) -> DataConfig:
@@ -202,8 +202,3 @@ def model_labels(model: str, window: int, **labels: Any) -> dict[str, Any]:
 def rungs_within(length: int) -> int:
     """How many Fibonacci numbers 1, 2, 3, 5, ... a text of `length` tokens has room for as distances."""
     return sum(f < length for f in fibonacci(length.bit_length() * 2))
-
-
-def ordered(jobs: Sequence[Job]) -> list[Job]:
-    """Each run once for each description, in order."""
-    return list(dict.fromkeys(jobs))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lib.config import Evaluation
 from suite.experiments import base
-from suite.experiments.common import DENSE, RAMP, Recipe, ordered
+from suite.experiments.common import DENSE, RAMP, Recipe
 from suite.settings.machine import machine
 from suite.settings.parameters import Parameters
 from suite.settings.profiles import Profile
@@ -25,7 +25,7 @@ class Efficiency(base.Experiment):
         measure = (*recipe.perplexity(), Evaluation.of("attention_memory", lengths=parameters.lengths))
         models = [recipe.described(model, W) for model in parameters.models]
         models += recipe.controls(recipe.scaled(RAMP, W), W)
-        return ordered(recipe.jobs([DENSE], *measure) + recipe.jobs(models, *measure))
+        return list(dict.fromkeys(recipe.jobs([DENSE], *measure) + recipe.jobs(models, *measure)))
 
 
 def measured(parameters: Parameters, profile: Profile, say: Callable[[str], None]) -> list[Row]:

@@ -3,7 +3,7 @@
 from lib.config import Evaluation, Items
 from lib.errors import one_of
 from suite.experiments import base
-from suite.experiments.common import DENSE, RAMP, Recipe, ordered
+from suite.experiments.common import DENSE, RAMP, Recipe
 
 POSITIONS = {"alibi": "Dense, ALiBi", "nope": "Dense, no positions"}
 
@@ -23,7 +23,7 @@ class Extrapolation(base.Experiment):
         for seed in parameters.seeds:
             for own, model, more in models:
                 jobs += own.jobs([model], *plain, *more, seeds=[seed])
-        return ordered(jobs)
+        return list(dict.fromkeys(jobs))
 
 
 def rescued(recipe: Recipe, lengths: list[int]) -> list[Evaluation]:

@@ -3,7 +3,7 @@
 from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import require
 from suite.experiments import base
-from suite.experiments.common import DENSE, RAMP, Recipe, TinyModel, model_labels, ordered, rungs_within
+from suite.experiments.common import DENSE, RAMP, Recipe, TinyModel, model_labels, rungs_within
 from suite.settings.parameters import Parameters
 
 STARTS = {"one": "fibonacci/learned", "ramp": "fibonacci/learned_ramp"}
@@ -26,7 +26,7 @@ class LearnedAlpha(base.Experiment):
         for seed in parameters.seeds:
             jobs += recipe.jobs(learned, *measure, *of_alpha, seeds=[seed])
             jobs += recipe.jobs(others, *measure, seeds=[seed])
-        return ordered(jobs + probe_jobs(parameters, recipe))
+        return list(dict.fromkeys(jobs + probe_jobs(parameters, recipe)))
 
 
 def probe_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:

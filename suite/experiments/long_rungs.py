@@ -8,7 +8,7 @@ from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import one_of, require
 from suite.experiments import base
 from suite.experiments.all_patterns import FAR, at_equal_edges, equal_to
-from suite.experiments.common import (CONTROLS, DENSE, RAMP, Recipe, TinyModel, model_labels, ordered, rungs_within,
+from suite.experiments.common import (CONTROLS, DENSE, RAMP, Recipe, TinyModel, model_labels, rungs_within,
                                       shortened)
 from suite.settings.parameters import Parameters
 
@@ -31,7 +31,7 @@ class LongRungs(base.Experiment):
                 other = dataclasses.replace(profile, rungs=rungs_within(length))    # as many rungs as the length holds
                 recipe = whole if length == whole.length else Recipe(parameters, other, tokens_a_window=length)
                 jobs += jobs_of(recipe, names, seed, parameters.length_fraction)
-        return ordered(jobs + copy_jobs(parameters))
+        return list(dict.fromkeys(jobs + copy_jobs(parameters)))
 
 
 def jobs_of(recipe: Recipe, names: Sequence[str], seed: int, share: float = 1.0) -> list[base.Job]:

@@ -9,7 +9,7 @@ from lib.config import Evaluation, PatternSpec
 from lib.errors import require
 from lib.patterns.power_law import PowerLaw
 from suite.experiments import base
-from suite.experiments.common import DENSE, Recipe, ordered
+from suite.experiments.common import DENSE, Recipe
 
 
 class PowerLawSigma(base.Experiment):
@@ -29,7 +29,7 @@ class PowerLawSigma(base.Experiment):
                 models.append((PatternSpec.of("power_law", mode="draws", sigma=sigma, window=radius, draws=draws),
                                labels | {"series": "Power law, draws", "sigma": sigma, "draws": draws}))
             models += recipe.controls(power_law(parameters.sigmas[0], budget, radius), budget=budget)
-        return ordered(recipe.jobs([DENSE], *measures) + recipe.jobs(models, *measures))
+        return list(dict.fromkeys(recipe.jobs([DENSE], *measures) + recipe.jobs(models, *measures)))
 
 
 def power_law(sigma: float, budget: int, radius: int) -> PatternSpec:

@@ -2,7 +2,7 @@
 
 from lib.errors import require
 from suite.experiments import base
-from suite.experiments.common import DENSE, Recipe, ordered
+from suite.experiments.common import DENSE, Recipe
 
 
 class WindowSweep(base.Experiment):
@@ -19,4 +19,5 @@ class WindowSweep(base.Experiment):
         models = [recipe.described(model, window) for model, window in listed]
         for window in parameters.windows:
             models += recipe.controls(recipe.scaled(parameters.like, window), window)
-        return ordered(recipe.jobs([DENSE], *recipe.perplexity()) + recipe.jobs(models, *recipe.perplexity()))
+        measure = recipe.perplexity()
+        return list(dict.fromkeys(recipe.jobs([DENSE], *measure) + recipe.jobs(models, *measure)))
