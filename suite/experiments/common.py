@@ -70,13 +70,12 @@ class Recipe:
     @property
     def data(self) -> DataConfig:
         """The profile's mixture, or `domains`; a person's own folder has domains of its own, weighted alike."""
-        if self.parameters.corpus or not (self.domains or self.profile.mixture):
+        if self.parameters.corpus:
             return DataConfig.of("text")
-        if not self.domains:
-            return DataConfig.of("text", mixture=tuple(sorted(self.profile.mixture)))
         for domain in self.domains:
             one_of(domain, self.profile.corpus.domains or OFFLINE, "domain of the corpus")
-        return DataConfig.of("text", domains=tuple(self.domains))
+        mixture = {"mixture": tuple(sorted(self.profile.mixture))} if self.profile.mixture else {}
+        return DataConfig.of("text", **{"domains": tuple(self.domains)} if self.domains else mixture)
 
     def train(self, seed: int, **changes: Any) -> TrainConfig:
         """The profile's recipe with this seed, the same tokens a step at any length, steps as `tokens` asks for."""
