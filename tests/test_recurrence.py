@@ -43,14 +43,14 @@ def test_when_tokens_are_random_then_the_evidence_is_what_a_search_finds(n, alph
 
 def test_when_a_model_is_a_bigram_table_then_each_bin_is_the_sum_by_hand():
     model, log_p = bigram()
-    result = evaluate(Evaluation.of("recurrence", tokens=1000, edges=EDGES, n=3), model, run_of(length=60), CORPUS)
+    result = evaluate(Evaluation.of("recurrence", tokens=1000, edges=EDGES, n=1), model, run_of(length=60), CORPUS)
     for domain in CORPUS.domains:
         tokens = CORPUS.tokens("heldout", domain).astype(int)[:961].tolist()
         sums, counts, copied, first_ones = defaultdict(float), defaultdict(int), defaultdict(list), set()
         for window in range(16):
             own = tokens[60 * window:60 * window + 61]
             for t in range(60):
-                distance = looked_back(own[:60], t, 3)
+                distance = looked_back(own[:60], t, 1)
                 first = 60 if distance is None else max(edge for edge in EDGES if edge <= distance)
                 first_ones |= {distance} & {*EDGES}
                 nll = -float(log_p[own[t], own[t + 1]])
