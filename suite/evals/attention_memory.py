@@ -25,6 +25,7 @@ class AttentionMemory(Evaluator):
         pattern, metrics = build_pattern(run), []
         for T in self.lengths or (run.train.length,):
             sparse, dense = pattern.pairs(T) * H * size, L * T * (T + 1) / 2 * H * size
-            measured = {"attention_bytes": sparse, "dense_attention_bytes": dense, "attention_memory_ratio": dense / sparse}
+            measured = {"attention_bytes": sparse, "dense_attention_bytes": dense,
+                        "attention_memory_ratio": dense / sparse}
             metrics += [Metric(measure, float(value), length=T) for measure, value in measured.items()]
         return EvalResult(metrics)
