@@ -109,8 +109,8 @@ def verify(run: Annotated[str, Argument(help="fingerprint of a run, or its first
            every: Annotated[bool, Option("--all", help="every run")] = False, profile: ProfileName = "small",
            corpus: Folder = "") -> int:
     """A stored result computed again from its run's weights; status 1 if a number differs."""
-    from suite.run import verify as verification
-    return verification.main(profile, corpus, run, every)
+    from suite.run import browse
+    return browse.verify_runs(profile, corpus, run, every)
 
 
 @runs.command("list")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from lib import paths
@@ -17,17 +20,25 @@ FAKE = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 TINY = ModelConfig(vocab=64, d_model=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=32)
 
 
+def until(there: Callable[[], object], process: subprocess.Popen) -> None:
+    """Wait until `there()` is true, while `process` lives."""
+    deadline = time.monotonic() + 120
+    while not there():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+
+
 class Quiet:
     """A display that keeps what it was shown."""
 
     def __init__(self):
-        self.snapshots, self.notes, self.summary = [], [], ""
+        self.snapshots, self.summary = [], ""
 
     def show(self, snapshot):
         self.snapshots.append(snapshot)
 
     def note(self, text):
-        self.notes.append(text)
+        pass
 
     def close(self, summary):
         self.summary = summary

@@ -1,32 +1,41 @@
-"""The experiment database: what is keyed, kept, refused and shown."""
+"""The experiment database: what is keyed, kept, refused and shown, and what is found when it is computed again."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 import sqlite3
 import time
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from fake_jobs import job
+from fake_jobs import Quiet, job
+from small_run import RUN
 
 from lib import paths
-from lib.config import Evaluation, PatternSpec
+from lib.checkpoint import save_finished
+from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import SuiteError
+from lib.training import load_run
 from suite.cli import main
 from suite.evals import EvalResult, Metric
+from suite.experiments.base import Job
 from suite.run import browse
 from suite.run import database as module
 from suite.run.database import Database, Facts
+from suite.run.engine import ensure
+from suite.settings.fingerprints import code_fingerprint, training_modules
 from suite.settings.progress import text_table
 
 FACTS = Facts({"python": "3.11.0", "torch": "2.13.0"}, "a processor, 2 cores", "cpu", 1)
-ONE, TWO = (Evaluation.of("task", count=count) for count in (1, 2))
+ONE, TWO = (Evaluation.of("task", count=count) for count in (16, 2))
+ALPHAS = Evaluation.of("alphas")
 
 pytestmark = pytest.mark.usefixtures("outputs")
 
@@ -45,7 +54,7 @@ def evaluate(database: Database, evaluation: Evaluation, *metrics: Metric, **arr
 @pytest.fixture
 def filled() -> Database:
     """One run, of seed 0, with two evaluations."""
-    database = Database("tiny")
+    database = Database("smoke")
     train(database, 0)
     evaluate(database, ONE, Metric("accuracy", 0.25, split="copying", length=64),
              right=np.arange(6, dtype=np.float32).reshape(2, 3), empty=np.zeros((0, 2)), yes=np.array([True]))
@@ -54,7 +63,7 @@ def filled() -> Database:
 
 
 def test_when_a_run_is_recorded_then_a_job_gets_its_own_evaluations_and_the_training(filled):
-    table = filled.metrics(job(0, 1))
+    table = filled.metrics(job(0, 16))
     assert list(table.columns) == ["run", "measure", "value", "split", "variant", "length", "position", "layer", "step",
                                    "parameters", "run_seconds", "run_tokens_per_s", "run_peak_memory_mib"]
     assert table["measure"].tolist() == ["train_loss", "train_loss", "accuracy"]
@@ -69,7 +78,7 @@ def test_when_a_run_is_recorded_then_a_job_gets_its_own_evaluations_and_the_trai
 
 
 def test_when_something_is_missing_then_exactly_that_is_said(filled):
-    jobs = [job(0, 1, 2), job(0, 1, 3), job(7, 1)]
+    jobs = [job(0, 16, 2), job(0, 16, 3), job(7, 1)]
     assert filled.missing(jobs) == [replace(jobs[1], evaluations=(Evaluation.of("task", count=3),)), jobs[2]]
     for asked, words in ((jobs[1], "'task' with {'count': 3}"), (jobs[2], "local, seed 7.*not trained yet")):
         with pytest.raises(SuiteError, match=words):
@@ -79,7 +88,7 @@ def test_when_something_is_missing_then_exactly_that_is_said(filled):
 
 
 def test_when_recording_is_interrupted_then_nothing_of_it_is_there(filled):
-    with pytest.raises(TypeError, match="array 'wrong'"):
+    with pytest.raises(TypeError, match="Python objects"):
         evaluate(filled, Evaluation.of("task", count=9), Metric("accuracy", 1.0), right=np.zeros(2), wrong=None)
     count = "select (select count(*) from evaluations), (select count(*) from metrics), (select count(*) from arrays)"
     assert tuple(filled.rows(count)[0]) == (2, 4, 3)
@@ -93,7 +102,7 @@ def test_when_a_trained_run_is_recorded_again_then_it_is_replaced_and_a_later_fa
     evaluate(filled, ONE, Metric("accuracy", 0.75))
     for seed in (0, 1):
         filled.record_failure(job(seed).run, FACTS, "no such luck")
-    assert filled.metrics(job(0, 1))["value"].tolist() == [8.0, 4.0, 0.75]
+    assert filled.metrics(job(0, 16))["value"].tolist() == [8.0, 4.0, 0.75]
     assert filled.trained(job(0).run) and not filled.trained(job(1).run)
 
 
@@ -105,7 +114,7 @@ def test_when_a_trained_run_is_recorded_again_then_it_is_replaced_and_a_later_fa
     ("create table other (x)", "not of this suite"),
 ])
 def test_when_the_file_is_damaged_newer_or_foreign_then_it_is_named_and_left_alone(outputs, statement, message):
-    path = paths.database("tiny")
+    path = paths.database("smoke")
     path.parent.mkdir()
     if statement:
         with closing(sqlite3.connect(path)) as connection:
@@ -114,7 +123,7 @@ def test_when_the_file_is_damaged_newer_or_foreign_then_it_is_named_and_left_alo
         path.write_bytes(b"no database at all, but long enough for a header of one hundred bytes" * 3)
     before = path.read_bytes()
     with pytest.raises(SuiteError, match=message):
-        Database("tiny")
+        Database("smoke")
     assert path.read_bytes() == before
 
 
@@ -122,7 +131,7 @@ def test_when_the_database_is_of_the_first_schema_then_it_is_brought_up_to_this_
     with filled.connection as connection:
         connection.execute("alter table runs drop column spent")
         connection.execute("pragma user_version = 1")
-    again = Database("tiny")
+    again = Database("smoke")
     train(again, 1)
     for seed, spent in ((0, "not recorded"), (1, "backward 50%  forward 33%  checkpoints and start 17%")):
         assert f"spent on    {spent}" in browse.show(again, again.fingerprint(job(seed).run))
@@ -158,13 +167,13 @@ def test_when_a_table_is_long_then_it_is_quick_and_every_line_fits():
     assert len(lines) == 10_001 and max(map(len, lines)) == 60 and lines[89] == f"{'x' * 52}..    88"
 
 
-def told(capsys, *arguments: str, status: int = 0) -> str:
-    assert main(["runs", *arguments, "--profile", "tiny"]) == status
+def told(capsys, *arguments: str, command: str = "runs", status: int = 0) -> str:
+    assert main([command, *arguments, "--profile", "smoke"]) == status
     return "".join(capsys.readouterr())
 
 
 def test_when_there_are_no_runs_then_looking_creates_nothing(outputs, capsys):
-    assert "no runs yet in profile 'tiny'" in told(capsys, "list", status=2)
+    assert "no runs yet in profile 'smoke'" in told(capsys, "list", status=2)
     assert list(outputs.iterdir()) == []
 
 
@@ -187,7 +196,7 @@ def test_when_a_run_is_shown_then_configuration_facts_and_metrics_are_there(fill
     for word in (key, "d_model=16", "copying", "torch 2.13.0", "a processor", "1 thread", "1,234 parameters",
                  "train_loss"):
         assert word in text
-    assert "no run of profile 'tiny' begins with 'zzz'" in told(capsys, "show", "zzz", status=2)
+    assert "no run of profile 'smoke' begins with 'zzz'" in told(capsys, "show", "zzz", status=2)
 
 
 def test_when_runs_are_exported_then_every_metric_is_one_row(filled, capsys, outputs):
@@ -199,3 +208,92 @@ def test_when_runs_are_exported_then_every_metric_is_one_row(filled, capsys, out
     assert json.loads(table["config"][0])["train"]["seed"] == 0
     rows = json.loads(told(capsys, "export", "--format", "json"))
     assert [row["value"] for row in rows] == [0.5, 0.25, 0.25, 1.5, None] and rows[0]["step"] == 2
+
+
+# Results computed again
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """The outputs of a worker's run with two evaluations. A test changes a copy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUITE_OUTPUTS", str(tmp_path_factory.mktemp("made")))
+        ensure([Job.of(RUN, ONE, ALPHAS)], "smoke", None, 1, shown=Quiet())
+        return paths.outputs()
+
+
+@pytest.fixture
+def stored(made, outputs) -> Database:
+    shutil.copytree(made, outputs, dirs_exist_ok=True)
+    return Database("smoke")
+
+
+def verified(capsys, *arguments: str, status: int = 0) -> str:
+    return told(capsys, *arguments, command="verify", status=status)
+
+
+def change(database: Database, statement: str, *values: object) -> None:
+    assert database.connection.execute(statement, values).rowcount >= 1
+
+
+def test_when_a_run_is_really_trained_then_its_metrics_weights_and_facts_are_there(stored):
+    metrics, row = stored.metrics(Job.of(RUN, ONE, ALPHAS)), stored.facts(stored.fingerprint(RUN))
+    assert {"train_loss", "accuracy", "chance"} <= set(metrics["measure"])
+    assert (metrics["run_tokens_per_s"] > 0).all() and (metrics["run_peak_memory_mib"] > 0).all()
+    assert row["status"] == "done" and row["threads"] == 1 and row["parameters"] == metrics["parameters"].iloc[0] > 1000
+    files = {path.name for path in paths.run_folder("smoke", row["run"]).iterdir()}
+    assert "model.safetensors" in files and "checkpoint.pt" not in files
+
+
+def test_when_nothing_was_changed_then_every_number_comes_out_again(stored, capsys):
+    metrics = stored.rows("select * from metrics where evaluation_id is not null")
+    arrays = sum(module.array_of(row).size for row in stored.rows("select * from arrays"))
+    assert arrays > 16
+    for argument in ("--all", stored.fingerprint(RUN)[:6]):
+        text = verified(capsys, argument)
+        assert text.count("identical") == 2 and "2 results" in text and "all agree" in text
+        assert f" {len(metrics) + arrays} numbers" in text
+
+
+@pytest.mark.parametrize("statement", [
+    "update metrics set value = value + 1e-9 where measure = 'accuracy'",
+    "delete from metrics where measure = 'accuracy'",
+    "update metrics set length = length + 1 where measure = 'accuracy'",
+    "insert into metrics select run_id, evaluation_id, measure, 'more', variant, length, position, layer, step, value "
+    "from metrics where measure = 'accuracy' and evaluation_id is not null limit 1",
+    "delete from arrays where name like 'correct.copying%'",
+    "update arrays set data = zeroblob(length(data)) where name like 'count.copying%'",
+    "update arrays set shape = '[8, 2]' where name like 'count.copying%'"])
+def test_when_a_stored_number_was_changed_then_it_is_told(stored, capsys, statement):
+    change(stored, statement)
+    text = verified(capsys, status=1)
+    assert "differ" in text and "1 results do not agree" in text
+
+
+def test_when_the_weights_are_others_then_it_is_told(stored, capsys):
+    folder = paths.run_folder("smoke", stored.fingerprint(RUN))
+    model, facts = load_run(RUN, folder).model, json.loads((folder / "result.json").read_text())
+    model.embedding.weight.data.mul_(-1.0)
+    del facts["weights_sha256"]
+    save_finished(folder, RUN, model, facts)
+    verified(capsys, status=1)
+
+
+def test_when_made_elsewhere_then_rounding_is_allowed_and_more_is_not(stored, capsys):
+    change(stored, "update runs set machine = 'another'")
+    for apart, status in ((1e-4, 0), (1e-2, 1)):
+        change(stored, "update metrics set value = value * (1 + ?) where measure = 'target_nll'", apart)
+        assert "another machine" in verified(capsys, status=status)
+
+
+def test_when_something_needed_is_missing_then_the_error_says_what(stored, capsys):
+    run, text = stored.fingerprint(RUN), replace(RUN, data=DataConfig.of("text"))
+    shutil.rmtree(paths.run_folder("smoke", run))
+    assert "no finished weights" in verified(capsys, run, status=2)
+    for changes, values, words in (
+            ("code = 'of yesterday'", (), "other code"),
+            ("config = ?, data = 'some text', code = ?",
+             (json.dumps(text.to_dict()), code_fingerprint(training_modules(text))), "CORPUS="),
+            ("status = 'running'", (), "nothing to verify")):
+        change(stored, f"update runs set {changes}", *values)
+        assert words in verified(capsys, run, status=2)
+    assert "no finished run" in verified(capsys, status=2)

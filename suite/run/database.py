@@ -11,11 +11,13 @@ import json
 import math
 import sqlite3
 import time
+from base64 import b64decode, b64encode
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from lib import paths
 from lib.config import Evaluation, RunConfig
+from lib.data import Corpus
 from lib.errors import SuiteError
 from suite.settings.fingerprints import (code_fingerprint, data_fingerprint, evaluation_fingerprint, run_fingerprint,
                                          training_modules)
@@ -30,7 +33,6 @@ from suite.settings.fingerprints import (code_fingerprint, data_fingerprint, eva
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lib.data import Corpus
     from suite.experiments.base import Job
 
 METRIC_COLUMNS = ("measure", "value", "split", "variant", "length", "position", "layer", "step")
@@ -182,11 +184,7 @@ class Database:
                 parameters=json.dumps(dict(evaluation.parameters)))).lastrowid
             self.insert_metrics(row["id"], at, result.metrics, row["run"])
             for name, array in result.arrays.items():
-                array = np.ascontiguousarray(array)
-                if array.dtype.hasobject:
-                    raise TypeError(f"array {name!r} of an evaluation holds Python objects, not numbers")
-                self.insert("arrays", dict(evaluation_id=at, name=name, dtype=array.dtype.str,
-                                           shape=json.dumps(array.shape), data=array.tobytes()))
+                self.insert("arrays", dict(evaluation_id=at, name=name, **columns_of(array)))
 
     def record_failure(self, run: RunConfig, facts: Facts, error: str) -> None:
         """Record why a run ended without a result; a run that was trained before stays trained."""
@@ -221,9 +219,42 @@ def marks(values: Iterable[Any]) -> str:
     return ", ".join("?" for _ in values)
 
 
-def array_of(row: sqlite3.Row) -> np.ndarray:
+def columns_of(array: np.ndarray) -> dict[str, Any]:
+    """What the table `arrays` keeps of an array."""
+    array = np.ascontiguousarray(array)
+    if array.dtype.hasobject:
+        raise TypeError("an array of an evaluation holds Python objects, not numbers")
+    return {"dtype": array.dtype.str, "shape": json.dumps(array.shape), "data": array.tobytes()}
+
+
+def array_of(row: Mapping[str, Any] | sqlite3.Row) -> np.ndarray:
     """The array of a row of the table `arrays`, read-only."""
     return np.frombuffer(row["data"], dtype=row["dtype"]).reshape(json.loads(row["shape"]))
+
+
+def packed(value: Any) -> Any:
+    """An argument of a `record_` method for `json.dumps(default=packed)`: results cross machines as JSON."""
+    if isinstance(value, bytes):
+        return {"__bytes__": b64encode(value).decode()}
+    if isinstance(value, np.ndarray):
+        return {"__array__": columns_of(value)}
+    if isinstance(value, Evaluation):
+        return {"__evaluation__": [value.name, value.parameters]}
+    return value.item() if isinstance(value, np.generic) else {"__fields__": vars(value)}
+
+
+def unpacked(value: dict[str, Any]) -> Any:
+    """The way back, for `json.loads(object_hook=unpacked)`; another object than an evaluation becomes a namespace."""
+    match value:
+        case {"__bytes__": text}:
+            return b64decode(text)
+        case {"__array__": columns}:
+            return array_of(columns)
+        case {"__evaluation__": [name, parameters]}:
+            return Evaluation.of(name, **dict(parameters))
+        case {"__fields__": fields}:
+            return SimpleNamespace(**fields)
+    return value
 
 
 # The file

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import logging
 import math
 import os
-import pickle
 import queue
 import shutil
 import socket
@@ -21,7 +21,6 @@ import sys
 import tempfile
 import threading
 import time
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -35,7 +34,7 @@ from lib.config import RunConfig
 from lib.data import Corpus
 from lib.errors import SuiteError, require
 from lib.files import write_atomically
-from suite.run.database import Database, claim
+from suite.run.database import Database, claim, unpacked
 from suite.run.hosts import TAIL, THREADS, Events, Hosts, WorkerProcess
 from suite.settings.machine import versions
 
@@ -194,7 +193,7 @@ class RayWorker:
                 if event["event"] == "record":
                     if event["call"] == "record_training":
                         self.fetch(folder)             # as a worker here: first the weights, then their row
-                    getattr(database, event["call"])(run, *pickle.loads(b64decode(event["given"])))
+                    getattr(database, event["call"])(run, *json.loads(event["given"], object_hook=unpacked))
                 elif event["event"] in ("progress", "recorded"):
                     self.events.put((self, event))
                     if time.monotonic() >= due:

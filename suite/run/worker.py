@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import queue
 import signal
 import sys
 import threading
 import time
 import traceback
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
@@ -27,7 +25,7 @@ from typing import Any
 from lib import paths
 from lib.config import Evaluation, RunConfig, freeze
 from lib.errors import SuiteError
-from suite.run.database import Database, Facts, claim, now
+from suite.run.database import Database, Facts, claim, now, packed
 from suite.settings.fingerprints import evaluation_fingerprint, run_fingerprint
 from suite.settings.machine import machine, versions
 
@@ -161,7 +159,7 @@ class Worker:
 
     def tell(self, call: str, *given: Any) -> None:
         """What is to be recorded, for a database on another machine (`suite.run.ray_hosts`)."""
-        self.channel.say("record", call=call, given=b64encode(pickle.dumps(given)).decode())
+        self.channel.say("record", call=call, given=json.dumps(given, default=packed))
 
     def finish(self, run: RunConfig, evaluations: list[Evaluation], trained: bool, corpus: Any, folder: Path,
                record: Callable[..., None]) -> list[str]:
