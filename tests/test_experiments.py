@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from made_up_results import MadeUpDatabase
 from plans import planned
@@ -13,16 +15,11 @@ from suite import evals, tasks
 from suite.experiments import COLUMNS, experiment, names
 from suite.experiments.common import Recipe, shortened, spec_of
 from suite.settings import profiles
+from suite.study.frames import stack_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
-PROFILES = ("smoke", "small", "overnight", "paper")
 # Most language-model runs, most training tokens in millions, most task runs
 BUDGETS = {"smoke": (30, 0.5, 14), "small": (64, 20, 40), "overnight": (480, 1100, 260), "paper": (460, 175_000, 260)}
-
-
-def pattern_of(job):
-    run = job.run
-    return build(run.pattern.name, layers=run.model.layers, heads=run.model.heads, **dict(run.pattern.parameters))
 
 
 def only(jobs, series: str):
@@ -41,14 +38,14 @@ def test_when_experiments_are_listed_then_they_are_the_notebooks():
 
 
 @pytest.mark.parametrize("profile", [
-    pytest.param(name, marks=pytest.mark.slow) if name == "paper" else name for name in PROFILES])
+    pytest.param(name, marks=pytest.mark.slow) if name == "paper" else name for name in BUDGETS])
 def test_when_a_profile_is_planned_then_everything_in_it_can_be_built_and_the_budget_holds(profile):
     runs = {}
     for name in names():
         jobs = planned(name, profile)
         assert len(jobs) == len(set(jobs))
         for job in jobs:
-            runs[job.run] = pattern_of(job)
+            runs[job.run] = stack_of(job.run)
             for evaluation in job.evaluations:
                 evals.build(evaluation.name, **dict(evaluation.parameters))
             assert set(job.labels.columns) <= set(COLUMNS)
@@ -72,36 +69,28 @@ def test_when_experiments_need_the_same_model_then_it_is_trained_once():
         assert timed <= swept and len(timed) >= 5, "notebook 7 trains nothing that notebook 1 does not"
 
 
-@pytest.mark.parametrize("name", names())
-def test_when_a_control_is_planned_then_its_mask_has_the_pairs_of_its_model_within_a_hundredth(name):
-    controls = [job for job in planned(name) if job.labels.equal_pairs is not None]
-    assert controls
-    for job in controls:
-        pattern, T = pattern_of(job), job.run.train.length
-        by_mask = sum(pattern.mask(layer, T).sum() / pattern.heads for layer in range(pattern.layers))
-        assert by_mask == pytest.approx(job.labels.equal_pairs, rel=0.01), job.labels
-
-
 def test_when_a_control_is_made_for_the_ramp_then_it_counts_the_pairs_of_the_ramp():
     jobs = planned("01_window_sweep")
     ramp, local = only(jobs, "Fibonacci, linear ramp"), only(jobs, "Local window, equal edges")
     T, L = ramp.run.train.length, ramp.run.model.layers
-    pairs = sum(T - d for layer in range(L) for d in pattern_of(ramp).plan(layer, T).distances)
+    pairs = sum(T - d for layer in range(L) for d in stack_of(ramp.run).plan(layer, T).distances)
     assert local.labels.equal_pairs == pairs
-    random = pattern_of(only(jobs, "Random offsets, equal edges"))
+    random = stack_of(only(jobs, "Random offsets, equal edges").run)
     assert all(random.mask(layer, T)[:, T - 1, T - 5:].all() for layer in range(L))    # the ramp's window of W = 4
 
 
-def test_when_tokens_and_seeds_are_given_then_whole_steps_are_trained_and_each_model_has_one_run_a_seed():
+def test_when_tokens_seeds_or_a_model_are_given_then_whole_steps_are_trained_and_each_model_has_one_run_a_seed():
     train = profiles.load("smoke").train
     a_step = train.batch * train.length
     short = shortened(train, 3 * a_step + 10)
     assert short.tokens == 3 * a_step and short.warmup <= short.steps
     with pytest.raises(SuiteError, match=str(a_step)):
         shortened(train, a_step - 1)
-    jobs = planned("01_window_sweep", seeds=(1, 2, 3), tokens=5 * a_step)
-    assert len(jobs) == 3 * len(planned("01_window_sweep"))
+    usual, jobs = planned("01_window_sweep"), planned("01_window_sweep", seeds=(1, 2, 3), tokens=5 * a_step)
+    assert len(jobs) == 3 * len(usual)
     assert {(job.run.train.seed, job.run.train.tokens) for job in jobs} == {(n, 5 * a_step) for n in (1, 2, 3)}
+    (more,) = set(planned("01_window_sweep", extra=("pow2/fixed/8",))) - set(usual)
+    assert more.labels.window == 8 and more.run.pattern == PatternSpec.of("scaled_base", base="pow2"), "its own window"
 
 
 @pytest.mark.parametrize(("name", "changes", "says"), [
@@ -119,30 +108,21 @@ def test_when_a_parameter_of_a_notebook_is_wrong_then_the_error_names_it_or_the_
         planned(name, **changes)
 
 
-def test_when_an_extra_model_is_given_then_only_its_window_is_trained():
-    (more,) = set(planned("01_window_sweep", extra=("pow2/fixed/8",))) - set(planned("01_window_sweep"))
-    assert more.labels.window == 8
-    assert more.run.pattern == PatternSpec.of("scaled_base", base="pow2")   # W = 8, fixed: defaults
-
-
-def test_when_rungs_grow_with_length_then_frozen_ones_are_evaluated_and_otherwise_not():
-    found = {job.labels.series: variants(job) for job in planned("03_extrapolation")}
+def test_when_longer_texts_are_evaluated_then_growing_rungs_are_frozen_too_and_dense_is_changed_and_masked():
+    jobs = planned("03_extrapolation")
+    found = {job.labels.series: variants(job) for job in jobs}
     for series in ("Fibonacci, linear ramp", "Powers of two, linear ramp"):
         assert "rungs=frozen" in found[series]
     assert found["Fibonacci, fixed"] == {""} and found["Local window, equal edges"] == {""}
     assert {"rope=yarn", "mask=window", "mask=sinks"} <= found["Dense"]
     assert all("rungs=frozen" not in variants(job) for job in planned("03_extrapolation", frozen=False))
-
-
-def test_when_dense_gets_a_mask_at_evaluation_then_it_sees_no_untrained_distance():
-    dense = only(planned("03_extrapolation"), "Dense")
+    dense, furthest = only(jobs, "Dense"), {}
     T = dense.run.train.length
-    for evaluation in dense.evaluations:
-        own = dict(evaluation.parameters)
+    for own in (dict(evaluation.parameters) for evaluation in dense.evaluations):
         if own.get("variant", "").startswith("mask="):
             mask = build(own["pattern"][0], **dict(own["pattern"][1])).mask(0, 2 * T)[0]
-            beyond = [i - j for i, j in zip(*mask.nonzero(), strict=True) if j >= 4]
-            assert max(beyond) == (T - 1 if own["variant"] == "mask=window" else T - 1 - 4)
+            furthest[own["variant"]] = max(i - j for i, j in zip(*mask.nonzero(), strict=True) if j >= 4)
+    assert furthest == {"mask=window": T - 1, "mask=sinks": T - 1 - 4}, "no distance that was not trained"
 
 
 def test_when_theta_has_other_rates_then_each_is_a_run_and_says_so():
@@ -152,7 +132,7 @@ def test_when_theta_has_other_rates_then_each_is_a_run_and_says_so():
         (0.0, "theta rate x0"), (1.0, ""), (100.0, "theta rate x100")}
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", BUDGETS)
 def test_when_the_probe_asks_between_rungs_then_some_alpha_reaches_it_but_not_alpha_1_nor_a_sum_of_two(profile):
     parameters = profiles.load(profile).parameters("02_learned_alpha")
     rungs = [1, 2]
@@ -165,31 +145,32 @@ def test_when_the_probe_asks_between_rungs_then_some_alpha_reaches_it_but_not_al
         assert distance not in {a + b for a in keys for b in keys}                          # two layers, alpha 1
     for job in planned("02_learned_alpha", profile):
         if job.run.data.source == "marked_copy" and job.run.pattern.name == "learned":
-            assert set(pattern_of(job).plan(0, parameters.probe_length).base) == set(rungs)
+            assert set(stack_of(job.run).plan(0, parameters.probe_length).base) == set(rungs)
 
 
-def test_when_width_and_length_are_set_then_ratios_and_tokens_a_step_are_kept():
+def test_when_width_and_length_are_set_then_ratios_and_tokens_a_step_are_kept_and_patterns_are_named_by_parameters():
     profile = profiles.load("paper")
     recipe = Recipe(profile.parameters("05_christoffel"), profile, layers=12, width=256, tokens_a_window=2048)
     model, train = recipe.model, recipe.train(42)
     assert (model.layers, model.d_model, model.heads, model.kv_heads, model.hidden) == (12, 256, 4, 1, 683)
     assert (train.length, train.batch * train.length) == (2048, profile.train.batch * profile.train.length)
     with pytest.raises(SuiteError, match="width"):
-        _ = Recipe(profile.parameters("05_christoffel"), profile, width=100).model
-
-
-def test_when_a_pattern_is_named_by_its_parameters_then_it_is_built_again_the_same():
-    pattern = build("scaled_base", layers=8, heads=4, schedule="linear", window=6, rungs=12)
-    spec = spec_of(pattern)
-    assert spec == PatternSpec.of("scaled_base", schedule="linear", window=6, rungs=12)
-    assert build(spec.name, layers=8, heads=4, **dict(spec.parameters)) == pattern
+        _ = replace(recipe, width=100).model
+    spec = PatternSpec.of("scaled_base", schedule="linear", window=6, rungs=12)
+    assert spec_of(recipe.pattern(spec)) == spec
 
 
 @pytest.mark.parametrize("name", names())
-def test_when_runs_are_finished_then_the_table_has_the_documented_columns_in_order(name):
+def test_when_runs_are_finished_then_the_table_has_the_documented_columns_and_controls_have_their_pairs(name):
     jobs, database = planned(name), MadeUpDatabase(lambda job, length, variant: 3.0)
     assert planned.__wrapped__(name) == jobs, "a plan is a function of its parameters"
     table, again = (experiment(name).table(order, database) for order in (jobs, jobs[::-1]))
     assert list(table.columns) == list(COLUMNS) and len(table) and table.equals(again)
     assert table["series"].notna().all() and table["value"].notna().all()
     assert set(table["role"]) <= {"model", "control", "baseline", "neighbour"}
+    controls = [job for job in jobs if job.labels.equal_pairs is not None]
+    assert controls
+    for job in controls:
+        pattern, T = stack_of(job.run), job.run.train.length
+        by_mask = sum(pattern.mask(layer, T).sum() / pattern.heads for layer in range(pattern.layers))
+        assert by_mask == pytest.approx(job.labels.equal_pairs, rel=0.01), job.labels
