@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +31,9 @@ class Fake(nn.Module):
                            "graph": torch.is_grad_enabled(), "training": self.training})
         return self.logits(tokens)
 
+    def alphas(self):
+        return []
+
     def token_losses(self, tokens, targets, **how):
         logits = self.hidden(tokens, **how).transpose(1, 2)
         losses = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="none")
@@ -51,7 +53,6 @@ STORY = ("Anna met Bruno by the old river. Anna gave {n} coins to Bruno, and {m}
          "home, but Clara stayed. In the evening Bruno had {n} coins and Clara had {m} coins. At last they all went "
          "back to the river.")
 TEXTS = [STORY.format(n=n, m=m) for n, m in np.random.default_rng(0).integers(10, 99, (120, 2))]
-WORDS = re.compile("[A-Za-z]+")
 
 
 class FakeCorpus:
@@ -84,15 +85,14 @@ class FakeCorpus:
 CORPUS = FakeCorpus()
 
 
-def run_of(*, length=100, pattern="dense", precision="fp32", data=None, vocab=V, layers=2, seed=42, **own):
-    model = ModelConfig(vocab=vocab, d_model=16, layers=layers, heads=2, kv_heads=1, head_dim=8, hidden=24)
+def run_of(*, length=100, pattern="dense", precision="fp32", data=None, vocab=V, seed=42, **own):
+    model = ModelConfig(vocab=vocab, d_model=16, layers=2, heads=2, kv_heads=1, head_dim=8, hidden=24)
     train = TrainConfig(steps=1, batch=1, length=length, warmup=0, precision=precision, seed=seed)
     return RunConfig(PatternSpec.of(pattern, **own), model, train, data or DataConfig())
 
 
 def values(result, measure, **where):
-    wanted = {"measure": measure, **where}
-    return [m.value for m in result.metrics if all(getattr(m, k) == v for k, v in wanted.items())]
+    return [m.value for m in result.metrics if m.measure == measure and where.items() <= vars(m).items()]
 
 
 def only(result, measure, **where):
@@ -100,6 +100,6 @@ def only(result, measure, **where):
     return value
 
 
-def real(**own):
-    run = run_of(**{"length": 48, **own})
+def real(length=48, **own):
+    run = run_of(length=length, **own)
     return build_model(run), run

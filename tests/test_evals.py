@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from lib.config import DataConfig, Evaluation
 from lib.data import heldout_windows
 from lib.errors import SuiteError
 from suite.evals import build, evaluate
-from suite.evals.perplexity import position_bins
+from suite.evals.recurrence import evidence
 from suite.evals.task import HELD_OUT
 from suite.tasks import task
 
@@ -24,10 +26,13 @@ def perplexity(**parameters):
     return Evaluation.of("perplexity", **{"lengths": (100,), "tokens": 1000, **parameters})
 
 
-def test_when_a_model_is_uniform_then_perplexity_is_the_vocabulary():
-    result = evaluate(perplexity(lengths=(64, 100)), uniform(), run_of(), CORPUS)
-    assert values(result, "perplexity") == pytest.approx([V] * 4, rel=1e-6)
+def test_when_a_model_is_uniform_then_perplexity_is_the_vocabulary_and_the_bins_are_those_of_the_design():
+    edges = {5: [0, 5], 8: [0, 8], 100: [0, 8, 16, 32, 64, 100], 128: [0, 8, 16, 32, 64, 128],
+             300: [0, 8, 16, 32, 64, 128, 256, 300], 512: [0, 8, 16, 32, 64, 128, 256, 384, 512]}
+    result = evaluate(perplexity(lengths=tuple(edges)), uniform(), run_of(), CORPUS)
+    assert values(result, "perplexity") == pytest.approx([V] * 12, rel=1e-6)
     assert set(np.round(values(result, "position_nll"), 5)) == {round(math.log(V), 5)}
+    assert {length: result.arrays[f"edges.{length}"].tolist() for length in edges} == edges
 
 
 def test_when_a_model_is_a_bigram_table_then_its_loss_is_the_sum_by_hand():
@@ -50,13 +55,6 @@ def test_when_a_model_is_a_bigram_table_then_its_loss_is_the_sum_by_hand():
         assert sums[4, 6] == pytest.approx(sum(by_hand[1200 + 256:1500]), rel=1e-6)
 
 
-@pytest.mark.parametrize(("length", "edges"), [
-    (5, [0, 5]), (8, [0, 8]), (100, [0, 8, 16, 32, 64, 100]), (128, [0, 8, 16, 32, 64, 128]),
-    (300, [0, 8, 16, 32, 64, 128, 256, 300]), (512, [0, 8, 16, 32, 64, 128, 256, 384, 512])])
-def test_when_a_length_is_given_then_the_bins_are_those_of_the_design(length, edges):
-    assert position_bins(length).tolist() == edges
-
-
 def test_when_rope_and_mask_are_changed_then_the_model_is_asked_so_and_the_table_says_so():
     model = uniform()
     changed = perplexity(rope="yarn", pattern=("local", (("window", 5),)), variant="mine")
@@ -71,20 +69,14 @@ def test_when_rope_and_mask_are_changed_then_the_model_is_asked_so_and_the_table
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_when_a_run_was_trained_in_a_precision_then_it_is_evaluated_in_it(precision):
-    model = uniform().train()
-    before = torch.random.get_rng_state()
-    evaluate(perplexity(), model, run_of(precision=precision), CORPUS)
-    call = model.calls[0]
-    assert call["bf16"] == (precision == "bf16") and not call["graph"] and not call["training"]
+def test_when_a_run_was_trained_in_a_precision_then_it_is_evaluated_in_it_4096_tokens_at_once(precision):
+    model, before = uniform().train(), torch.random.get_rng_state()
+    evaluate(perplexity(lengths=(10,), tokens=5500), model, run_of(precision=precision), CORPUS)
+    for call in model.calls:
+        assert call["bf16"] == (precision == "bf16") and not call["graph"] and not call["training"]
+    assert max(math.prod(call["shape"]) for call in model.calls) <= 4096 and len(model.calls) == 4
     assert model.training, "the mode is given back"
     assert torch.equal(before, torch.random.get_rng_state())
-
-
-def test_when_windows_are_many_then_no_forward_pass_has_more_than_4096_tokens():
-    model = uniform()
-    evaluate(perplexity(lengths=(10,), tokens=5500), model, run_of(), CORPUS)
-    assert max(math.prod(call["shape"]) for call in model.calls) <= 4096 and len(model.calls) == 4
 
 
 def test_when_losses_are_not_finite_then_it_is_an_error_and_no_number():
@@ -103,6 +95,57 @@ def test_when_the_real_model_is_evaluated_then_its_loss_is_that_of_its_logits_in
         log_p = model(tokens[:-1].view(7, 70)).double().log_softmax(-1)
     by_hand = -log_p.gather(2, tokens[1:].view(7, 70, 1)).mean()
     assert only(result, "nll", split="stories") == pytest.approx(float(by_hand), rel=1e-5)
+
+
+# Recurrence
+
+EDGES = (0, 4, 8, 16, 32)
+
+
+def looked_back(tokens: list[int], t: int, n: int) -> int | None:
+    """Distance from t to the token after the latest earlier place of the n tokens that end at t, by definition."""
+    return next((t - (s + 1) for s in range(t - 1, n - 2, -1) if t >= n - 1 and
+                 tokens[s - n + 1:s + 1] == tokens[t - n + 1:t + 1]), None)
+
+
+@pytest.mark.parametrize(("n", "alphabet"), [*product((1, 2, 3), (1, 2, 3, 20))])
+def test_when_tokens_are_random_then_the_evidence_is_what_a_search_finds(n, alphabet):
+    inputs = np.random.default_rng(n).integers(0, alphabet, (4, 41))
+    targets = np.random.default_rng(9).integers(0, alphabet, inputs.shape)
+    place, right = evidence(inputs, targets, n)
+    for window, tokens in enumerate(inputs.tolist()):
+        for t in range(len(tokens)):
+            distance = looked_back(tokens, t, n)
+            assert place[window, t] == (-1 if distance is None else t - distance)
+            assert right[window, t] == (distance is not None and tokens[t - distance] == targets[window, t])
+    assert not (place[:, :n] >= 0).any(), "a context and an earlier place of it need n + 1 tokens"
+    assert (place >= 0).any() or alphabet ** n > 1000
+
+
+def test_when_losses_are_told_by_recurrence_then_each_bin_is_the_sum_by_hand():
+    model, log_p = bigram()
+    result = evaluate(Evaluation.of("recurrence", tokens=1000, edges=EDGES, n=1), model, run_of(length=60), CORPUS)
+    for domain in CORPUS.domains:
+        tokens = CORPUS.tokens("heldout", domain).astype(int)[:961].tolist()
+        found, first_ones = {"recurrence": defaultdict(list), "copy": defaultdict(list)}, set()    # of nll and window
+        for window, t in product(range(16), range(60)):
+            own = tokens[60 * window:60 * window + 61]
+            distance = looked_back(own[:60], t, 1)
+            first = 60 if distance is None else max(edge for edge in EDGES if edge <= distance)
+            first_ones |= {distance} & {*EDGES}
+            right = distance is not None and own[t - distance] == own[t + 1]
+            for kind in ("recurrence", "copy") if right else ("recurrence",):
+                found[kind][first].append((-float(log_p[own[t], own[t + 1]]), window))
+        assert len(first_ones) > 2 and found["copy"], "some distances are the first of a bin"
+        for kind, (at, first) in product(found, enumerate((*EDGES, 60))):
+            losses, windows = np.reshape(found[kind][first], (-1, 2)).T
+            assert only(result, f"{kind}_count", split=domain, position=first) == len(losses)
+            mean = [losses.mean()] if len(losses) else []
+            assert values(result, f"{kind}_nll", split=domain, position=first) == pytest.approx(mean, rel=1e-5)
+            by_window = np.bincount(windows.astype(int), losses, minlength=16)
+            assert result.arrays[f"{kind}.{domain}"][:, at] == pytest.approx(by_window, rel=1e-5)
+        assert result.arrays[f"recurrence_count.{domain}"].sum() == 960
+        assert result.arrays[f"copy_count.{domain}"][:, -1].sum() == 0, "what has no earlier place has nothing to copy"
 
 
 # Tasks
@@ -152,8 +195,7 @@ def test_when_sequences_are_held_out_then_no_training_seed_draws_them():
 
 # Alphas
 
-def learned():
-    return real(pattern="learned", rungs=8, window=2)
+LEARNED = {"pattern": "learned", "rungs": 8, "window": 2}
 
 
 def mean_loss(model, tokens):
@@ -162,26 +204,24 @@ def mean_loss(model, tokens):
 
 
 def test_when_one_alpha_is_changed_then_the_loss_is_that_of_a_model_with_that_alpha():
-    model, run = learned()
+    model, run = real(**LEARNED)
     result = evaluate(Evaluation.of("alpha_landscape", alphas=(0.7, 1.0, 1.3), tokens=240), model, run, CORPUS)
     before = mean_loss(model, 240)
-    for layer in (0, 1):
-        for alpha in (0.7, 1.3):
-            other, _ = learned()
-            with torch.no_grad():
-                other.blocks[layer].attention.theta.fill_(float(torch.logit(torch.tensor(alpha - 0.5))))
-            assert other.alphas()[layer] == pytest.approx(alpha)
-            change = only(result, "alpha_nll_change", layer=layer, variant=f"alpha={alpha:g}")
-            assert change == pytest.approx(mean_loss(other, 240) - before, abs=2e-6)
-    assert len({round(value, 9) for value in values(result, "alpha_nll_change")}) == 5
-    assert values(result, "alpha_nll_change", variant="alpha=1") == [0.0, 0.0]
+    for layer, alpha in product((0, 1), (0.7, 1.3)):
+        other, _ = real(**LEARNED)
+        with torch.no_grad():
+            other.blocks[layer].attention.theta.fill_(float(torch.logit(torch.tensor(alpha - 0.5))))
+        assert other.alphas()[layer] == pytest.approx(alpha)
+        change = only(result, "alpha_nll_change", layer=layer, variant=f"alpha={alpha:g}")
+        assert change == pytest.approx(mean_loss(other, 240) - before, abs=2e-6)
     changes = result.arrays["change"]
-    assert changes.shape == (2, 3, 10)
-    assert np.allclose(changes[1, 0].mean(), values(result, "alpha_nll_change", layer=1)[0])
+    assert changes.shape == (2, 3, 10) and len(np.unique(changes.mean(axis=2).round(9))) == 5
+    assert np.allclose(changes.mean(axis=2).ravel(), values(result, "alpha_nll_change"))
+    assert values(result, "alpha_nll_change", variant="alpha=1") == [0.0, 0.0]
 
 
 def test_when_an_alpha_was_tried_then_the_model_is_left_as_it_was_even_if_the_evaluation_failed():
-    model, run = learned()
+    model, run = real(**LEARNED)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     losses, calls = model.token_losses, []
 
@@ -264,12 +304,6 @@ def test_when_gradients_are_taken_then_their_norms_are_by_layer_and_none_is_left
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_when_a_task_was_trained_then_gradients_are_followed_on_its_sequences():
-    run = run_of(length=64, data=DataConfig.of("copying", string=8), vocab=34)
-    result = evaluate(Evaluation.of("gradient_flow", far=32), Linear(0.9, 64, vocab=34), run)
-    assert 0 < only(result, "far_influence_share") < 1
-
-
 def test_when_layers_have_a_window_then_no_influence_comes_from_further_than_they_reach():
     model, run = real(pattern="local", window=4)
     result = evaluate(Evaluation.of("gradient_flow", far=9, windows=2), model, run, CORPUS)
@@ -277,6 +311,9 @@ def test_when_layers_have_a_window_then_no_influence_comes_from_further_than_the
     near = evaluate(Evaluation.of("gradient_flow", far=8, windows=2), model, run, CORPUS)
     assert only(near, "far_influence_share", position=8) > 0
     assert len(values(near, "gradient_norm")) == 2 and min(values(near, "gradient_norm")) > 0
+    trained = run_of(length=64, data=DataConfig.of("copying", string=8), vocab=34)
+    task_flow = evaluate(Evaluation.of("gradient_flow", far=32), Linear(0.9, 64, vocab=34), trained)
+    assert 0 < only(task_flow, "far_influence_share") < 1, "a model of a task: on its sequences"
 
 
 # Wrong input
@@ -308,14 +345,9 @@ def test_when_a_parameter_is_wrong_then_the_error_names_it(name, parameters, say
     (perplexity(pattern=("locl", ())), run_of(), CORPUS, "did you mean 'local'"),
     (Evaluation.of("task"), run_of(), CORPUS, "unknown task 'text'"),
     (Evaluation.of("gradient_flow", far=100), run_of(), CORPUS, "far = 100 .*below the training length 100"),
-    (Evaluation.of("battery", tasks=("variable_tracking",), count=3), run_of(length=40), CORPUS, "was trained on 40")])
+    (Evaluation.of("battery", tasks=("variable_tracking",), count=3), run_of(length=40), CORPUS, "was trained on 40"),
+    *((Evaluation.of(name), run_of(pattern="local"), CORPUS, f"{name} needs a pattern that learns alpha; 'local' has")
+      for name in ("alphas", "alpha_landscape"))])
 def test_when_an_evaluation_does_not_fit_the_run_then_the_error_says_why(evaluation, run, corpus, says):
     with pytest.raises(SuiteError, match=says):
         evaluate(evaluation, uniform(), run, corpus)
-
-
-@pytest.mark.parametrize("name", ["alphas", "alpha_landscape"])
-def test_when_there_is_no_alpha_then_the_error_says_so(name):
-    model, run = real(pattern="local", window=3)
-    with pytest.raises(SuiteError, match=f"{name} needs a pattern that learns alpha; 'local' has none"):
-        evaluate(Evaluation.of(name), model, run, CORPUS)
