@@ -29,11 +29,7 @@ def tokens_of(count: int, length: int) -> torch.Tensor:
     return torch.randint(0, TINY["vocab"], (count, length), generator=torch.Generator().manual_seed(5))
 
 
-TOKENS = tokens_of(1, 4)
-
-
-@pytest.mark.parametrize("pattern, extra", [("dense", 0), ("local", 0), ("scaled_base", 0), ("learned", 16),
-                                            ("adaptive_span", 16 * 8)])
+@pytest.mark.parametrize("pattern, extra", [("dense", 0), ("learned", 16), ("adaptive_span", 16 * 8)])
 def test_when_settings_are_the_papers_then_parameters_are_its_count(pattern, extra):
     with torch.device("meta"):
         model = Transformer(ModelConfig(), patterns.build(pattern, layers=16, heads=8))
@@ -41,18 +37,17 @@ def test_when_settings_are_the_papers_then_parameters_are_its_count(pattern, ext
 
 
 @pytest.mark.parametrize("message, call", [
-    ("layers of pattern 'dense' = 3 .* 2", lambda: tiny(layers=3)),
-    ("heads of pattern 'local' = 2 .* 4", lambda: tiny()(TOKENS, pattern=patterns.build("local", layers=2, heads=2))),
-    *((f"'{name}' needs a learned {kind}; the model's: None",
-       lambda name=name: tiny()(TOKENS, pattern=patterns.build(name, layers=2, heads=4)))
-      for name, kind in (("learned", "alpha"), ("adaptive_span", "span"))),
-    ("targets .* at least one scored", lambda: tiny().loss(TOKENS, torch.full((1, 4), -100))),
-    ("did you mean 'yarn'", lambda: tiny()(TOKENS, rope="yarm")),
-    ("trained_length = None .* 'ntk'", lambda: tiny()(TOKENS, rope="ntk")),
-    ("rope = 'yarn' .* position is nope", lambda: tiny(position="nope")(TOKENS, rope="yarn", trained_length=2))])
+    ("layers of pattern 'dense' = 3 .* 2", lambda x: tiny(layers=3)),
+    ("heads of pattern 'local' = 2 .* 4", lambda x: tiny()(x, pattern=patterns.build("local", layers=2, heads=2))),
+    ("'learned' needs a learned alpha; the model's: span",
+     lambda x: tiny("adaptive_span")(x, pattern=patterns.build("learned", layers=2, heads=4))),
+    ("targets .* at least one scored", lambda x: tiny().loss(x, torch.full((1, 4), -100))),
+    ("did you mean 'yarn'", lambda x: tiny()(x, rope="yarm")),
+    ("trained_length = None .* 'ntk'", lambda x: tiny()(x, rope="ntk")),
+    ("rope = 'yarn' .* position is nope", lambda x: tiny(position="nope")(x, rope="yarn", trained_length=2))])
 def test_when_pattern_options_or_targets_do_not_fit_then_error_names_them(message, call):
     with pytest.raises(SuiteError, match=message):
-        call()
+        call(tokens_of(1, 4))
 
 
 def plain_logits(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
@@ -138,23 +133,6 @@ def test_when_autocast_is_on_then_products_are_bf16_and_the_loss_stays_near_that
     assert low.item() != model.loss(tokens, targets).item()
 
 
-def causal_examples():
-    examples = [example for name in patterns.names() for example in patterns.pattern_class(name).examples()]
-    return [pytest.param(p, id=f"{n}-{p.name}") for n, p in enumerate(examples) if p.causal]
-
-
-@pytest.mark.parametrize("pattern", causal_examples())
-def test_when_a_future_token_changes_then_earlier_logits_do_not(pattern):
-    config = ModelConfig(23, 12, pattern.layers, pattern.heads, kv_heads=1, head_dim=4, hidden=8)
-    model, tokens = Transformer(config, pattern), tokens_of(1, 21)
-    changed = tokens.clone()
-    changed[0, 13] = (changed[0, 13] + 1) % 23
-    with torch.no_grad():
-        before, after = model(tokens)[0], model(changed)[0]
-    torch.testing.assert_close(before[:13], after[:13], rtol=0, atol=1e-6)
-    assert (before[13:] - after[13:]).abs().amax() > 1e-3
-
-
 def test_when_a_pattern_overrides_then_it_is_as_if_the_model_had_been_built_with_it():
     dense, local = tiny("dense", seed=3), tiny("local", seed=3, window=2)
     tokens = tokens_of(2, 11)
@@ -197,34 +175,11 @@ def test_when_something_is_learned_then_it_starts_as_the_pattern_says_and_has_a_
         pattern, parameters, alphas, spans):
     model = tiny(pattern, **parameters)
     assert model.alphas() == pytest.approx(alphas) and model.spans() == spans
+    rope.turns.cache_clear()
+    with torch.inference_mode():            # the tables of an evaluation must serve training too
+        model(tokens_of(2, 30))
     model.loss(tokens_of(2, 30), tokens_of(2, 30).roll(-1, 1)).backward()
     assert all((block.attention.theta.grad.abs() > 0).all() for block in model.blocks)
-
-
-def test_when_a_model_was_first_evaluated_in_inference_mode_then_it_still_trains():
-    rope.turns.cache_clear()
-    model = tiny("learned", rungs=5)
-    with torch.inference_mode():
-        model(tokens_of(1, 19))
-    model.loss(tokens_of(1, 19), tokens_of(1, 19)).backward()
-
-
-def test_when_both_positions_shift_then_rotated_products_do_not_change():
-    g = torch.Generator().manual_seed(3)
-    q, k = torch.randn(2, 1, 1, 1, 8, generator=g, dtype=torch.float64)
-    turn = rope.turns(40, 8, dtype=torch.complex128)
-
-    def product(i, j):
-        return (rope.rotate(q, turn[i:i + 1]) * rope.rotate(k, turn[j:j + 1])).sum().item()
-    assert product(5, 2) == pytest.approx(product(35, 32), abs=1e-12)
-    assert abs(product(5, 2) - product(6, 2)) > 1e-3
-    assert product(0, 0) == pytest.approx((q * k).sum().item())
-
-
-@pytest.mark.parametrize("variant", rope.VARIANTS)
-@pytest.mark.parametrize("length", [128, 100])
-def test_when_length_is_at_most_the_trained_one_then_every_variant_is_rope(variant, length):
-    assert torch.equal(rope.turns(length, 16, 10_000.0, variant, 128), rope.turns(length, 16))
 
 
 def test_when_interpolated_or_ntk_aware_then_all_pairs_or_the_slowest_turn_as_half_the_position_did():
@@ -248,9 +203,7 @@ def test_when_yarn_then_pairs_are_split_by_the_rounds_they_make_and_logits_get_i
         keep = (rounds[n].item() - 1) / 31
         assert yarn[n].item() == pytest.approx(plain[n].item() * (keep + (1 - keep) / s))
     assert len(middle) > 5 and factor == pytest.approx(0.1 * math.log(4) + 1)
-    x = torch.ones(1, 1, 1, 64, dtype=torch.float64)
-    turned = rope.rotate(x, rope.turns(s * trained, 64, 10_000.0, "yarn", trained, torch.complex128)[:1])
-    assert (turned * turned).sum().item() == pytest.approx(64 * factor ** 2)
+    assert rope.turns(s * trained, 64, 10_000.0, "yarn", trained).abs().mean().item() == pytest.approx(factor)
 
 
 def test_when_the_variant_changes_then_the_model_uses_it_beyond_the_trained_length_only():
@@ -258,11 +211,11 @@ def test_when_the_variant_changes_then_the_model_uses_it_beyond_the_trained_leng
     with torch.no_grad():
         for variant in ("interpolation", "ntk", "yarn"):
             assert not torch.allclose(model(tokens, rope=variant, trained_length=6), model(tokens), atol=1e-4)
-            assert torch.equal(model(tokens, rope=variant, trained_length=24), model(tokens))
+            for trained_length in (24, 30):
+                assert torch.equal(model(tokens, rope=variant, trained_length=trained_length), model(tokens))
 
 
 def test_when_heads_are_a_power_of_two_or_not_then_slopes_are_those_of_alibi():
     assert rope.alibi_slopes(8).tolist() == [2.0 ** -n for n in range(1, 9)]
-    assert rope.alibi_slopes(4).tolist() == [2.0 ** -n for n in (2, 4, 6, 8)]
     assert rope.alibi_slopes(1).tolist() == [2.0 ** -8]
     assert rope.alibi_slopes(12).tolist() == pytest.approx([2.0 ** -n for n in (*range(1, 9), 0.5, 1.5, 2.5, 3.5)])

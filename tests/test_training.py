@@ -56,11 +56,6 @@ def test_when_trained_plainly_then_weights_agree(tmp_path):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_when_the_multiplier_of_theta_is_zero_then_alpha_stays(tmp_path):
-    model = trained(with_recipe(steps=4, theta_lr=0.0), tmp_path).model
-    assert model.alphas() == build_model(RUN).alphas()
-
-
 def test_when_a_tiny_task_is_trained_then_its_loss_falls_and_its_accuracy_rises(tmp_path):
     run = replace(with_recipe(steps=400, batch=8, eval_every=0, lr=2e-2, warmup=20), pattern=PatternSpec("dense"))
     result = trained(run, tmp_path)
@@ -115,6 +110,8 @@ def test_when_text_is_trained_then_each_domain_is_measured_on_its_held_out_windo
         assert found[12, split] == pytest.approx(F.cross_entropy(logits.flatten(0, 1), part[1:]).item(), rel=1e-5)
     with pytest.raises(SuiteError, match="needs its corpus"):
         train_run(run, make_source(run.data, corpus), None, tmp_path / "without")
+    with pytest.raises(SuiteError, match="vocab of the model = 16 .* at least the data's 66"):
+        train_run(RUN, make_source(DataConfig.of("copying", symbols=64), None), None, tmp_path / "without")
 
 
 def test_when_evaluations_are_more_or_less_frequent_then_weights_and_the_random_stream_are_the_same(tmp_path):
@@ -135,8 +132,3 @@ def test_when_seeds_differ_then_runs_do_and_when_equal_they_repeat_and_report_ea
     assert all(report["tokens_per_s"] > 0 for report in seen)
     assert weights(tmp_path / "again") == weights(folder) and values(again) == values(result)
     assert not states_equal(trained(with_recipe(seed=2), tmp_path / "other").model, result.model)
-
-
-def test_when_the_data_have_more_tokens_than_the_model_then_error_gives_both(tmp_path):
-    with pytest.raises(SuiteError, match="vocab of the model = 16 .* at least the data's 66"):
-        train_run(RUN, make_source(DataConfig.of("copying", symbols=64), None), None, tmp_path)
