@@ -83,19 +83,25 @@ SCENARIOS = {
 }
 
 
+def limited(patch: pytest.MonkeyPatch, fits: int, after: int = 0) -> list[int]:
+    """A GPU without memory for more than `fits` rows, from call `after` on; the rows of all calls."""
+    forward, calls = one_step.Loss.forward, []
+
+    def attempt(self, inputs, targets, scored):
+        calls.append(len(inputs))
+        if len(calls) > after and len(inputs) > fits:
+            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
+        return forward(self, inputs, targets, scored)
+    patch.setattr(one_step.Loss, "forward", attempt)
+    return calls
+
+
 def perform(scenario: Scenario, folder: Path, together: Ranks) -> dict:
     """One training; what this process has seen of it."""
-    source, forward = Source(scenario.run, scenario.uneven, scenario.stop), one_step.Loss.forward
-    at_once, tried = scenario.at_once[together.rank], []
-
-    def limited(self, inputs, targets, scored):
-        tried.append(len(inputs))
-        if len(inputs) > scenario.fits[together.rank]:
-            raise torch.OutOfMemoryError("simulated")
-        return forward(self, inputs, targets, scored)
+    source, at_once = Source(scenario.run, scenario.uneven, scenario.stop), scenario.at_once[together.rank]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(one_step, "rows_at_once", lambda loss, rows, *_: at_once or rows)
-        patch.setattr(one_step.Loss, "forward", limited)
+        tried = limited(patch, scenario.fits[together.rank])
         try:
             result = train_run(scenario.run, source, None, folder, checkpoint_every=0.0, ranks=together)
             outcome = {"metrics": [(m.measure, m.step, m.layer, m.value) for m in result.metrics],

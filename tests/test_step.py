@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.multiprocessing
 import torch.nn.functional as F
-from shared_training import LONG, SCENARIOS, Source, all_scenarios, perform
+from shared_training import LONG, SCENARIOS, Source, all_scenarios, limited, perform
 from small_run import RUN, with_recipe
 
 from lib import checkpoint, resources, step, training
@@ -31,7 +31,7 @@ EPS = torch.finfo(torch.float32).eps
 
 def near(run) -> float:
     """A sum of a step's numbers in another order errs by EPS a number at most, and each step adds what it errs."""
-    return run.train.steps * run.train.batch * run.train.length * EPS
+    return run.train.tokens * EPS
 
 
 def first_batch(run: RunConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -133,8 +133,7 @@ def gradients(run, at_once: int) -> tuple[float, dict]:
 @pytest.mark.parametrize("at_once", [1, 3, 7, 100])
 def test_when_a_batch_is_taken_in_parts_then_loss_and_gradients_are_those_of_its_mean(at_once):
     run = with_recipe(batch=7)
-    model = build_model(run).double()
-    inputs, targets = Source(run, True).batch(1, 0, 7, 16)
+    model, (inputs, targets) = build_model(run).double(), Source(run, True).batch(1, 0, 7, 16)
     wanted = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), ignore_index=-100)
     wanted.backward()
     loss, split = gradients(run, at_once)
@@ -150,19 +149,6 @@ def test_when_a_batch_is_taken_at_once_then_its_loss_is_that_of_the_model_to_the
     split, loss, found = first_step(RUN)
     assert split.at_once == 4 and loss == wanted.item()
     assert all(torch.equal(found[name], p.grad) for name, p in model.named_parameters())
-
-
-def limited(monkeypatch, fits: int, after: int = 0) -> list[int]:
-    """A GPU without memory for more than `fits` rows, from call `after` on; the rows of all calls."""
-    forward, calls = step.Loss.forward, []
-
-    def attempt(self, inputs, targets, scored):
-        calls.append(len(inputs))
-        if len(calls) > after and len(inputs) > fits:
-            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
-        return forward(self, inputs, targets, scored)
-    monkeypatch.setattr(step.Loss, "forward", attempt)
-    return calls
 
 
 @pytest.mark.parametrize("after, calls", [(0, [4, 2, 1, 1, 1, 1, 1, 1, 1]), (1, [4, 3, 2, 1, 1, 1, 1, 1, 1, 1])])
@@ -197,8 +183,8 @@ A_ROW = 4 * (32 + 2 * 48)
 
 def test_when_a_model_is_known_then_what_it_keeps_is_measured_exactly_by_row_and_of_any_batch():
     model, fixed = Two(), torch.ones(1000, requires_grad=True)
-    assert resources.kept_bytes(model, model, 8) == (0, A_ROW) and model.calls == [1, 2]
-    assert resources.kept_bytes(model, model, 1) == (0, A_ROW) and model.calls == [1, 2, 1]
+    assert resources.kept_bytes(model, model, 8) == resources.kept_bytes(model, model, 1) == (0, A_ROW)
+    assert model.calls == [1, 2, 1]
     assert resources.kept_bytes(lambda rows: model(rows) + (fixed * 2).square().sum(), model, 8) == (4000, A_ROW)
 
 
@@ -257,26 +243,22 @@ def test_when_a_step_is_compiled_then_loss_gradients_and_names_of_weights_are_th
 
 
 def test_when_compiling_fails_then_one_line_says_so_and_lack_of_memory_is_not_its_fault(monkeypatch, caplog):
-    def broken(hidden, dynamic):
-        def call(tokens):
-            raise RuntimeError("\nno compiler is installed\nand much more")
-        return call
-
-    def small(hidden, dynamic):
+    def program(hidden, dynamic):
         def call(tokens):
             if len(tokens) > 1:
-                raise torch.OutOfMemoryError("simulated")
+                raise error
             return hidden(tokens)
         return call
     _, wanted, plain = first_step(RUN)
     monkeypatch.setenv("SUITE_COMPILE", "1")
-    monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr(torch, "compile", program)
+    error = RuntimeError("\nno compiler is installed\nand much more")
     split, loss, found = first_step(RUN)
     assert loss == wanted and all(torch.equal(found[name], plain[name]) for name in plain) and split.at_once == 4
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
         "torch.compile does not work here (RuntimeError: no compiler is installed): the run goes on without it; "
         "SUITE_COMPILE=0 does not try"]
-    monkeypatch.setattr(torch, "compile", small)
+    error = torch.OutOfMemoryError("simulated")
     split, _, _ = first_step(RUN)
     assert split.at_once == 1 and split.loss.hidden is not split.model.hidden
 
@@ -286,7 +268,6 @@ def test_when_a_run_is_long_enough_and_on_a_gpu_then_it_is_compiled_unless_the_v
     paper = RunConfig(PatternSpec("dense"))
     for run, device, asked, reason in (
             (paper, "cuda", "", ""), (paper, "cuda", "0", "SUITE_COMPILE=0"), (paper, "cpu", "1", ""),
-            (paper, "cpu", "", "on a cpu the suite has kernels of its own"), (RUN, "cuda", "", "too short"),
             (RUN, "cuda", "1", ""), (with_recipe(paper, steps=300), "cuda", "", "too short"),
             (replace(paper, pattern=PatternSpec("blurred")), "cuda", "1", "changes from step to step")):
         why = step.why_not(run, device, asked)
