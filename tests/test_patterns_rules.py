@@ -15,7 +15,7 @@ from lib.patterns import LearnedOffsets, SoftWindow, build
 from lib.patterns.christoffel import carry_word, coprime_neighbours
 from lib.patterns.fibottention import wythoff_row
 from lib.patterns.learned import alpha_of, fractional_rungs
-from lib.patterns.rungs import base_rungs, coprime_stride, fibonacci, matched_pow2, schedule_alphas
+from lib.patterns.rungs import coprime_stride, fibonacci, matched_pow2, schedule_alphas
 
 FIB = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987]
 
@@ -38,22 +38,20 @@ DISTANCES = [
     ("scaled_base", dict(schedule="linear", layers=3, window=0, rungs=10), 200, 2, 0,
      [0, 2, 3, 4, 8, 12, 20, 32, 51, 82, 134]),
     ("scaled_base", dict(window=8), 1024, 0, 0, [*range(9), *FIB[5:]]),
-    ("scaled_base", dict(window=13), 100, 0, 0, [*range(14), 21, 34, 55, 89]),
     ("scaled_base", dict(window=8), 987, 0, 0, [*range(9), *FIB[5:-1]]),
     ("scaled_base", dict(base="pow2", window=8), 1024, 0, 0, [*range(9), 16, 32, 64, 128, 256, 512]),  # audit, row 1
     ("scaled_base", dict(base="pow2", window=0), 1025, 0, 0, [0, *(1 << n for n in range(11))]),
+    *(("scaled_base", dict(base="pow2", window=0), T, 0, 0, [*range(T)]) for T in (1, 2, 3)),
     ("scaled_base", dict(base="pow2", window=8, trained_length=64), 4096, 0, 0, [*range(9), 16, 32]),
     ("christoffel", dict(m=3, k=8, repeat=True), 17, 0, 0, [0, 2, 5, 7, 10, 13, 15]),
     ("christoffel", dict(m=3, k=8, window=3), 17, 0, 0, [0, 1, 2, 3, 5, 7]),
     ("christoffel", dict(m=8, k=8), 30, 0, 0, [*range(8)]),
     ("sparse_strided", dict(stride=4), 14, 0, 0, [0, 1, 2, 3, 4, 8, 12]),
-    ("sparse_strided", dict(stride=4, arrange="heads", heads=2), 14, 0, 0, [0, 1, 2, 3, 4]),
-    ("sparse_strided", dict(stride=4, arrange="heads", heads=2), 14, 0, 1, [0, 4, 8, 12]),
+    *(("sparse_strided", dict(stride=4, arrange="heads", heads=2), 14, 0, head, keys)
+      for head, keys in enumerate(([0, 1, 2, 3, 4], [0, 4, 8, 12]))),
     ("sparse_strided", dict(stride=4, arrange="layers", layers=2, heads=2), 14, 1, 0, [0, 4, 8, 12]),
-    ("log_sparse", dict(window=0), 40, 0, 0, [0, 1, 2, 4, 8, 16, 32]),
     ("log_sparse", dict(window=2), 40, 0, 0, [0, 1, 2, 3, 4, 6, 10, 18, 34]),
-    ("log_sparse", dict(window=2, restart=16), 40, 0, 0,
-     [0, 1, 2, 3, 4, 6, 10, 16, 17, 18, 19, 20, 22, 26, 32, 33, 34, 35, 36, 38]),
+    ("log_sparse", dict(window=2, restart=16), 30, 0, 0, [0, 1, 2, 3, 4, 6, 10, 16, 17, 18, 19, 20, 22, 26]),
     ("longformer", dict(window=1, growth=6, layers=4, global_tokens=2), 30, 0, 0, [0, 1, 28, 29]),
     ("longformer", dict(window=1, growth=6, layers=4, global_tokens=2), 30, 3, 0, [*range(8), 28, 29]),
     *(("longformer", dict(window=2, growth=0, dilation=3, dilated_heads=1, layers=4, heads=2, global_tokens=0), 30,
@@ -74,27 +72,22 @@ def test_when_a_rule_is_of_distances_then_the_last_query_has_these(name, paramet
 
 # Name, parameters, length, query, layer and head, its keys
 KEYS = [
-    *(("local", dict(window=3), 6, i, 0, 0, [*range(max(0, i - 3), i + 1)]) for i in range(6)),
-    ("local", dict(window=1, causal=False), 4, 0, 0, 0, [0, 1]), ("local", dict(window=0), 4, 3, 0, 0, [3]),
+    ("local", dict(window=3), 6, 1, 0, 0, [0, 1]), ("local", dict(window=3), 6, 5, 0, 0, [2, 3, 4, 5]),
     ("local", dict(window=1, causal=False), 4, 2, 0, 0, [1, 2, 3]),
-    *(("christoffel", dict(m=3, k=8), 20, i, 0, 0, keys)
-      for i, keys in ((0, [0]), (1, [1]), (2, [0, 2]), (7, [0, 2, 5, 7]), (19, [12, 14, 17, 19]))),
+    *(("christoffel", dict(m=3, k=8), 20, i, 0, 0, keys) for i, keys in ((2, [0, 2]), (19, [12, 14, 17, 19]))),
     ("christoffel", dict(m=3, k=8, causal=False), 20, 10, 0, 0, [3, 5, 8, 10, 12, 15, 17]),
     ("christoffel", dict(m=3, k=8, causal=False, sides="slopes"), 20, 10, 0, 0,         # ahead by 5/8: 1, 3, 4, 6, 7
      [3, 5, 8, 10, 11, 13, 14, 16, 17]),
     ("sparse_fixed", dict(block=6, summary=2), 20, 13, 0, 0, [4, 5, 10, 11, 12, 13]),
-    ("sparse_fixed", dict(block=6, summary=2), 20, 3, 0, 0, [0, 1, 2, 3]),
     ("sparse_fixed", dict(block=6, summary=2, arrange="layers", layers=2), 20, 13, 1, 0, [4, 5, 10, 11, 13]),
     ("sparse_fixed", dict(block=6, causal=False), 20, 7, 0, 0, [5, 6, 7, 8, 9, 10, 11, 17]),
-    ("longformer", dict(window=1, growth=0, causal=False), 9, 0, 0, 0, [*range(9)]),
-    ("longformer", dict(window=1, growth=0, causal=False), 9, 5, 0, 0, [0, 4, 5, 6]),
-    ("longnet", dict(segment=4, heads=4), 20, 6, 0, 0, [0, 2, 4, 5, 6]),                # w 4 r 1, w 8 r 2; not w 16 r 4
-    ("longnet", dict(segment=4, heads=4), 20, 6, 0, 1, [4, 5, 6]),
-    ("longnet", dict(segment=4, heads=4), 20, 6, 0, 2, [0, 2, 4, 5, 6]),           # h mod 4 = 2: 2 and 6 of w 16 too
-    ("longnet", dict(segment=4, heads=4), 20, 14, 0, 2, [2, 6, 8, 10, 12, 13, 14]),
+    *(("longformer", dict(window=1, growth=0, causal=False), 9, i, 0, 0, keys)
+      for i, keys in ((0, [*range(9)]), (5, [0, 4, 5, 6]))),
+    # Head 0: w 4 r 1 and w 8 r 2, not w 16 r 4; head 2 (h mod 4 = 2): 2 and 6 of w 16 too
+    *(("longnet", dict(segment=4, heads=4), 20, i, 0, head, keys) for i, head, keys in (
+        (6, 0, [0, 2, 4, 5, 6]), (6, 1, [4, 5, 6]), (14, 2, [2, 6, 8, 10, 12, 13, 14]))),
     ("power_attention", dict(window=3, block=4), 30, 20, 0, 0, [*range(4, 8), *range(12, 21)]),
     ("streaming_sinks", dict(window=4, sinks=2), 20, 10, 0, 0, [0, 1, 6, 7, 8, 9, 10]),
-    ("streaming_sinks", dict(window=4, sinks=2), 20, 3, 0, 0, [0, 1, 2, 3]),
 ]
 
 
@@ -123,7 +116,6 @@ def test_when_a_schedule_is_asked_then_alphas_are_exact_fractions():
     assert schedule_alphas("linear", 8) == tuple(half + n * seventh for n in range(8))
     assert schedule_alphas("descending", 8) == schedule_alphas("linear", 8)[::-1]
     assert schedule_alphas("coprime", 8) == tuple(half + n * seventh for n in (0, 3, 6, 1, 4, 7, 2, 5))
-    assert schedule_alphas("coprime", 16)[:4] == tuple(half + Fraction(n, 15) for n in (0, 7, 14, 5))
     assert schedule_alphas("fixed", 8) == (Fraction(1),) * 8
     permuted = schedule_alphas("permuted", 8, seed=3)
     assert sorted(permuted) == list(schedule_alphas("linear", 8)) and permuted == schedule_alphas("permuted", 8, seed=3)
@@ -156,12 +148,6 @@ def test_when_the_geometric_base_is_matched_then_it_has_as_many_rungs_and_the_sa
     assert distances(pattern, 3 * reach) == distances(pattern, reach + 1) == [0, *rungs]    # the same at every length
 
 
-def test_when_a_base_is_asked_then_fibonacci_begins_1_2_3_and_powers_of_two_fill_the_length():
-    assert list(fibonacci(15)) == FIB and fibonacci(12)[-1] == 233
-    assert [base_rungs("pow2", 15, T) for T in (1, 2, 3)] == [(), (1,), (1, 2)]
-    assert len(base_rungs("pow2", 15, 513)) == 10
-
-
 @pytest.mark.parametrize("base, window, alpha, length, rungs", [
     (FIB[:7], 2, 1.0, 100, [(f, 0.0, f) for f in (3, 5, 8, 13, 21)]),           # whole; those within the window drop
     (FIB[:7], 2, 0.5, 100, [(4, 0.0, 8), (6, 0.5, 13), (10, 0.5, 21)]),         # 5/2 rounds to 2 <= W and drops
@@ -171,23 +157,16 @@ def test_when_a_base_is_asked_then_fibonacci_begins_1_2_3_and_powers_of_two_fill
     ([10, 11], 0, 0.5, 50, [(5, 0.0, 10)])])                                    # two rungs share a floor: the first
 def test_when_alpha_is_learned_then_rungs_lie_between_tokens(base, window, alpha, length, rungs):
     assert fractional_rungs(tuple(base), window, alpha, length) == rungs
-
-
-@pytest.mark.parametrize("alpha", [0.49, 1.51, float("nan"), -1.0])
-def test_when_alpha_is_out_of_range_then_the_error_names_it(alpha):
-    with pytest.raises(SuiteError, match=f"alpha = {alpha}"):
-        fractional_rungs((1, 2), 0, alpha, 10)
+    for wrong in (0.49, 1.51, math.nan):
+        with pytest.raises(SuiteError, match=f"alpha = {wrong}"):
+            fractional_rungs(tuple(base), window, wrong, length)
 
 
 def test_when_learned_starts_then_theta_is_0_or_the_ramp_within_4():
-    assert build("learned", layers=4).thetas == (0.0,) * 4 and alpha_of(0.0) == 1.0
-    ramp = build("learned", layers=8, start="ramp")
-    assert ramp.thetas[0] == -4 and ramp.thetas[-1] == 4
-    for layer in range(1, 7):
-        assert alpha_of(ramp.thetas[layer]) == pytest.approx(0.5 + layer / 7, abs=1e-12)
-    assert build("learned", start="ramp").thetas == (0.0,)
-    assert build("learned", layers=2, start="ramp").thetas == (-4.0, 4.0)
-    assert alpha_of(-4.0) == pytest.approx(0.5 + 1 / (1 + math.exp(4)))
+    assert build("learned", layers=4).thetas == (0.0,) * 4 and build("learned", start="ramp").thetas == (0.0,)
+    first, *inner, last = build("learned", layers=8, start="ramp").thetas
+    assert (first, last) == (-4, 4) == build("learned", layers=2, start="ramp").thetas
+    assert [alpha_of(theta) for theta in inner] == pytest.approx([0.5 + layer / 7 for layer in range(1, 7)], abs=1e-12)
 
 
 def test_when_a_pattern_learns_then_its_form_has_window_and_base_or_ramp_and_not_what_is_learned():

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from big_database import EVALUATIONS, fill, jobs
 
-from lib.config import Evaluation, PatternSpec
+from lib.config import PatternSpec
 from lib.errors import SuiteError
 from suite.evals import EvalResult, Metric
 from suite.experiments.base import Job, tidy
