@@ -226,7 +226,7 @@ def everywhere(database: Database, monkeypatch) -> dict[str, float]:
     said = re.search(r": (-?[0-9]+\.([0-9]+)) \(95 % interval", text)
     assert f"*{entry['verdict'].capitalize()}*" in text and said[1] == f"{entry['effect']:.{len(said[2])}f}"
     return {"notebook": nb.judgements[CLAIM].effect, "ledger": entry["effect"], "table": row["effect"],
-            "figure": nb.study.against(FIXED).loc[RAMP, "estimate"]}
+            "figure": nb.study.against(nb.study[FIXED]).loc[RAMP, "estimate"]}
 
 
 def test_when_a_stored_array_changes_then_notebook_ledger_table_and_figure_move(outputs, tiny_corpus, monkeypatch):

@@ -249,11 +249,13 @@ def test_when_two_models_have_different_seeds_then_those_of_both_are_compared():
         return job.labels.series == RAMP
     database = ClaimDatabase(lambda job, *_: 9.0 if last(job) else 3.0 - 0.1 * ramp(job))
     study = Study([job for job in jobs if not (ramp(job) and last(job))], database)
-    both = study.difference(RAMP, "Dense")
+    of_ramp, local, dense = (study.model(name) for name in (RAMP, LOCAL, "Dense"))
+    both = study.difference(of_ramp, dense)
     assert both.estimate == pytest.approx(-0.1) and both.seeds == 2
-    assert study.difference(LOCAL, "Dense").seeds == 3 and study.shared_seeds(RAMP, "Dense") == (42, 43)
+    assert study.difference(local, dense).seeds == 3 and study.shared_seeds(of_ramp, dense) == (42, 43)
     with pytest.raises(SuiteError, match="seed in common"):
-        Study([job for job in jobs if ramp(job) == last(job)], database).difference(RAMP, "Dense")
+        study = Study([job for job in jobs if ramp(job) == last(job)], database)
+        study.difference(study.model(RAMP), study.model("Dense"))
 
 
 def test_when_several_windows_are_trained_then_each_is_compared_with_its_own_partner():

@@ -98,7 +98,8 @@ def test_when_a_run_names_its_domains_then_losses_are_those_of_them(hub_corpus):
     asked = []
     database = SimpleNamespace(corpus=hub_corpus, array=lambda *a: asked.append(a[-1]) or result.arrays[a[-1]])
     jobs = [Job.of(run, Evaluation.of("perplexity", lengths=(100,), tokens=1000), series="Own")]
-    (windows,) = Study(jobs, database).windows("Own")
+    study = Study(jobs, database)
+    (windows,) = study.windows(study["Own"])
     assert windows.shape == (1, 10) and windows == pytest.approx(np.log(400), rel=1e-5)
     assert "nll.wikitext103.100" in asked and not any("math" in name for name in asked)
 

@@ -20,10 +20,8 @@ from suite.experiments.power_law_sigma import draws_for
 from suite.notebook import Notebook
 from suite.plan.cost import training_flops
 from suite.study.comparisons import task_table
-from suite.study.findings import (capacity_battery, christoffel, extrapolation, long_rungs, power_law_sigma,
-                                  window_sweep)
-from suite.study.frames import NotTested, Study, as_table
-from suite.study.stats import Interval
+from suite.study.findings import capacity_battery, christoffel, extrapolation, power_law_sigma, window_sweep
+from suite.study.frames import NotTested, Study
 
 SWEEP, RAMP, FIXED = "01_window_sweep", "Fibonacci, linear ramp", "Fibonacci, fixed"
 
@@ -37,8 +35,8 @@ def published_csv(name: str, rows: str) -> pd.DataFrame:
 def test_when_several_windows_are_trained_then_names_tell_them_apart():
     run = planned(SWEEP)[0].run
     labels = [("A", 6, {}), ("A", 8, {}), ("B", 6, {"depth": 2}), ("C", None, {})]
-    study = Study([Job.of(run, series=series, window=window, **more) for series, window, more in labels], None)
-    assert [model.name for model in study.models] == ["A, W=6", "A, W=8", "B, depth 2", "C"]
+    jobs = [Job.of(run, series=series, window=window, **more) for series, window, more in labels]
+    assert [model.name for model in Study(jobs, None).models] == ["A, W=6", "A, W=8", "B, depth 2", "C"]
 
 
 def test_when_the_plan_is_shown_then_its_controls_have_their_pairs_and_one_that_is_off_is_refused(monkeypatch, capsys):
@@ -52,12 +50,13 @@ def test_when_the_plan_is_shown_then_its_controls_have_their_pairs_and_one_that_
 
 def test_when_a_loss_is_read_then_it_is_what_the_windows_say_and_positions_select_bins():
     study = results(SWEEP, lambda series, length, variant: 3.0, noise=0.0)
-    windows = study.windows("Dense")
+    dense = study["Dense"]
+    windows = study.windows(dense)
     assert len(windows) == 2 and all(np.allclose(domain, 3.0) and domain.shape == (1, WINDOWS) for domain in windows)
-    assert np.allclose(study.windows("Dense", positions=(8, 32))[0], 3.0)
+    assert np.allclose(study.windows(dense, positions=(8, 32))[0], 3.0)
     assert study.losses()["Dense"] == pytest.approx(3)
     assert study.summary().loc["Dense", "mean"] == pytest.approx(math.e**3)
-    for wrong, words in ((lambda: study.windows("Dense", positions=(8, 33)), "edges"),
+    for wrong, words in ((lambda: study.windows(dense, positions=(8, 33)), "edges"),
                          (lambda: study["Dens"], "'Dense'"), (lambda: study.rows("nll", length=999), "no nll")):
         with pytest.raises(SuiteError, match=words):
             wrong()
@@ -67,10 +66,10 @@ def test_when_a_loss_is_read_then_it_is_what_the_windows_say_and_positions_selec
 
 def test_when_lengths_are_compared_then_the_same_tokens_are():
     study = results("03_extrapolation", lambda series, length, variant: 3.0 + (length > 64) * 0.5, noise=1.0)
-    grew = study.growth("Dense", 256)
+    grew = study.growth(study["Dense"], 256)
     assert grew.estimate == pytest.approx(0.5) and grew.high - grew.low < 1e-9      # the windows' noise cancels
     with pytest.raises(SuiteError, match="multiple"):
-        study.growth("Dense", 100)
+        study.growth(study["Dense"], 100)
 
 
 def test_when_operations_are_counted_then_they_are_those_of_the_matrices_and_pairs():
@@ -230,10 +229,3 @@ def test_when_one_model_answers_better_then_battery_context_and_ladder_show_it_b
     assert (beside["low"] > 0).all() and set(beside.index) == {"blimp", "lambada"}
     distances = capacity_battery.by_distance(study)
     assert {"Dense", RAMP} <= set(distances.index) and set(distances["bin"]) == {8}
-
-
-# Notebook 9
-
-def test_when_a_gain_in_accuracy_is_turned_round_then_its_ends_change_places():
-    table = long_rungs.flipped(as_table({24: Interval(0.5, 0.4, 0.7, 9)}))
-    assert table.loc[24, ["estimate", "low", "high"]].tolist() == [-0.5, -0.7, -0.4]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from lib.errors import SuiteError
 from suite.experiments.base import COLUMNS
-from suite.study.stats import mean_over_runs, sample_std
+from suite.study.stats import mean_over_runs
 
 _NUMBERS = ["seed", "train_length", "train_tokens", "parameters", "pairs", "keys_per_query", "length", "position",
             "layer", "step", "value", "run_seconds", "run_tokens_per_s", "run_peak_memory_mib"]
@@ -129,7 +129,7 @@ def _series(group: pd.DataFrame) -> Series:
         tokens_per_s=float(runs["run_tokens_per_s"].mean()),
         runs=tuple((int(seed), str(run)) for seed, run in zip(runs["seed"], runs["run"], strict=True)),
         perplexity=perplexity, mean=float(np.exp(np.mean(np.log(list(perplexity.values()))))),
-        spread=sample_std(np.exp(losses)) if student else None,
+        spread=float(np.std(np.exp(losses), ddof=1)) if student else None,
         interval=(float(np.exp(student.low)), float(np.exp(student.high))) if student else None)
 
 

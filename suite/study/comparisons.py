@@ -274,8 +274,8 @@ def copy_models(study: Study, series: str) -> dict[int, Model]:
             if m.labels.task == "copying" and m.labels.series == series and m.labels.distance is not None}
 
 
-def copy_gains(study: Study, series: str) -> dict[int, Interval]:
-    """Accuracy of a series minus that of the local window, by distance of the planted copy."""
-    own, local = copy_models(study, series), copy_models(study, LOCAL)
-    return {distance: task_difference(study, own[distance], local[distance], "copying")
-            for distance in sorted(set(own) & set(local))}
+def copy_gains(study: Study, series: str, other: str = LOCAL) -> dict[int, Interval]:
+    """Accuracy of a series minus that of the other, by distance of the planted copy."""
+    own, others = copy_models(study, series), copy_models(study, other)
+    return {distance: task_difference(study, own[distance], others[distance], "copying")
+            for distance in sorted(set(own) & set(others))}

@@ -5,9 +5,8 @@ table each; pictures of patterns are in `suite.study.gallery`. Every function re
 does not know, so that a notebook shows it once: by `nb.show`.
 """
 
-import functools
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -22,6 +21,8 @@ STYLE = {
     "grid.color": "#e6e6e6", "grid.linewidth": 0.6, "lines.linewidth": 1.6, "lines.markersize": 4.5, "figure.dpi": 110,
     "savefig.dpi": 150, "image.cmap": "cividis",
 }
+drawn = mpl.rc_context(STYLE)          # decorates the functions that draw
+Tables = pd.DataFrame | Mapping[str, pd.DataFrame]      # one, or a table a panel by its title
 WIDTH = 7.2                            # inches: the width of a page's text
 
 # Okabe and Ito's colours, dealt out by family: Fibonacci blue and green, powers of two yellow, power law vermilion,
@@ -81,15 +82,6 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return shown
 
 
-def drawn(function: Callable[..., Figure]) -> Callable[..., Figure]:
-    """The function with the style of the suite while it draws."""
-    @functools.wraps(function)
-    def styled(*args: Any, **kwargs: Any) -> Figure:
-        with mpl.rc_context(STYLE):
-            return function(*args, **kwargs)
-    return styled
-
-
 def panels(count: int, height: float, columns: int = 1, y: str = "", **kwargs: Any) -> tuple[Figure, list[Axes]]:
     """A figure with `count` panels, at most `columns` side by side, each row `height` inches high, and one label y."""
     rows = -(-count // columns)
@@ -103,12 +95,6 @@ def panels(count: int, height: float, columns: int = 1, y: str = "", **kwargs: A
     return fig, list(grid[:count])
 
 
-def figure(height: float) -> tuple[Figure, Axes]:
-    """A figure with one panel."""
-    fig, (axes,) = panels(1, height)
-    return fig, axes
-
-
 def short(value: float, _: int = 0) -> str:
     """A number with at most three digits and a suffix: 25k, 1.2M, 3G."""
     for size, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -117,14 +103,10 @@ def short(value: float, _: int = 0) -> str:
     return f"{value:g}"
 
 
-def in_lines(name: str, width: int) -> str:
-    return "\n".join(textwrap.wrap(name, width))
-
-
 @drawn
-def lines(tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, x: str, y: str, title: str = "", log_x: bool = False,
-          log_y: bool = False, mark: tuple[float, str] | None = None, zero: bool = False, ticks: Iterable[float] = (),
-          markers: bool = True, levels: Mapping[str, float] | None = None) -> Figure:
+def lines(tables: Tables, *, x: str, y: str, title: str = "", log_x: bool = False, log_y: bool = False,
+          mark: tuple[float, str] | None = None, zero: bool = False, ticks: Iterable[float] = (), markers: bool = True,
+          levels: Mapping[str, float] | None = None) -> Figure:
     """One line a column of a table over its index; several tables (by title) are panels with one y axis.
 
     mark: a vertical line with words. zero: a line at y = 0. ticks: of the x axis. levels: horizontal lines by name.
@@ -185,8 +167,7 @@ def legend(fig: Figure, grid: Sequence[Axes]) -> None:
 
 
 @drawn
-def intervals(tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, x: str, zero: bool = False, columns: int = 3,
-              limit: float = 0.0) -> Figure:
+def intervals(tables: Tables, *, x: str, zero: bool = False, columns: int = 3, limit: float = 0.0) -> Figure:
     """Estimates (columns `estimate`, and `low` and `high` if known), a name a row, the first on top; in panels by the
     column `group`, or a table a panel. A column `chance` is a dotted line, zero a line at 0. limit: how many times its
     median end a panel shows; an estimate beyond is written at the edge."""
@@ -265,8 +246,7 @@ def _spread(table: pd.DataFrame) -> list[pd.Series]:
 
 
 @drawn
-def against_pairs(tables: pd.DataFrame | Mapping[str, pd.DataFrame], *, y: str = "perplexity",
-                  title: str = "") -> Figure:
+def against_pairs(tables: Tables, *, y: str = "perplexity", title: str = "") -> Figure:
     """Each model's `mean` against its attended `pairs` (log scale), with `spread` as a bar if known, named in a legend
     from best to worst; several tables (by title) are panels below one another."""
     tables = tables if isinstance(tables, Mapping) else {title: tables}
@@ -297,24 +277,23 @@ def frontier(table: pd.DataFrame) -> pd.DataFrame:
 
 
 @drawn
-def alpha_paths(paths: Mapping[str, pd.DataFrame], *, columns: int = 3) -> Figure:
+def alpha_paths(paths: Mapping[str, pd.DataFrame]) -> Figure:
     """Alpha of each layer by optimiser step, one panel a model; early layers dark, late layers light."""
-    fig, grid = panels(len(paths), 2.6, columns, "alpha", sharey=True)
+    fig, grid = panels(len(paths), 2.6, 3, "alpha", sharey=True)
     for axes, (name, path) in zip(grid, paths.items(), strict=True):
         shades = mpl.colormaps["viridis"](np.linspace(0, 0.85, path.shape[1]))
         for layer, shade in zip(path.columns, shades, strict=True):
             axes.plot(path.index, path[layer], color=shade, label=f"{layer:g}")
-        axes.set(title=in_lines(name, 24), xlabel="step", ylim=(0.45, 1.55))
+        axes.set(title=textwrap.fill(name, 24), xlabel="step", ylim=(0.45, 1.55))
     deepest = max(grid, key=lambda axes: len(axes.get_lines()))
     fig.legend(*deepest.get_legend_handles_labels(), loc="outside right center", title="layer")
     return fig
 
 
 @drawn
-def cells(table: pd.DataFrame, *, title: str = "", low: float = 0.0, high: float = 1.0, digits: int = 2, x: str = "",
-          y: str = "") -> Figure:
+def cells(table: pd.DataFrame, *, title: str, x: str, y: str = "", high: float = 1.0, digits: int = 2) -> Figure:
     """Every cell of a table as a shade with its number."""
-    return _shaded(table, table.map(f"{{:.{digits}f}}".format), title, x, y, vmin=low, vmax=high, cmap="cividis")
+    return _shaded(table, table.map(f"{{:.{digits}f}}".format), title, x, y, vmin=0.0, vmax=high, cmap="cividis")
 
 
 @drawn
@@ -328,7 +307,7 @@ def difference_cells(table: pd.DataFrame, *, title: str = "") -> Figure:
 
 def _shaded(values: pd.DataFrame, words: pd.DataFrame, title: str, x: str, y: str, **colours: Any) -> Figure:
     import seaborn as sns
-    fig, axes = figure(0.9 + 0.24 * len(values))
+    fig, (axes,) = panels(1, 0.9 + 0.24 * len(values))
     sns.heatmap(values, ax=axes, annot=words, fmt="", linewidths=0.5, cbar=False, annot_kws={"fontsize": 7.5},
                 **colours)
     axes.set(title=title, xlabel=x, ylabel=y)
@@ -337,12 +316,12 @@ def _shaded(values: pd.DataFrame, words: pd.DataFrame, title: str, x: str, y: st
 
 
 @drawn
-def bars(tables: Mapping[str, pd.Series], *, x: str, y: str, columns: int = 5) -> Figure:
+def bars(tables: Mapping[str, pd.Series], *, x: str, y: str) -> Figure:
     """Small histograms side by side: one panel a series of counts or shares over its index."""
-    fig, grid = panels(len(tables), 2.1, columns, y, sharey=True, sharex=True)
+    fig, grid = panels(len(tables), 2.1, 5, y, sharey=True, sharex=True)
     for axes, (name, values) in zip(grid, tables.items(), strict=True):
         axes.bar(values.index, values.to_numpy(), color=look(name).color, width=0.9)
-        axes.set_title(in_lines(name, 18), fontsize=8.5)
+        axes.set_title(textwrap.fill(name, 18), fontsize=8.5)
     fig.supxlabel(x, fontsize=9)
     return fig
 
@@ -352,7 +331,7 @@ def dumbbells(table: pd.DataFrame, columns: Sequence[str], *, x: str) -> Figure:
     """One row a model, coloured by its `role`, the first on top: a full mark for the first column, open ones for the
     others, on one log axis."""
     names, fills = list(table.index)[::-1], dict(zip(columns, (None, "white", "#d9d9d9"), strict=False))
-    fig, axes = figure(0.9 + 0.21 * len(names))
+    fig, (axes,) = panels(1, 0.9 + 0.21 * len(names))
     for at, name in enumerate(names):
         values, color = table.loc[name, list(columns)].astype(float), ROLES[table.loc[name, "role"]][1]
         axes.plot([values.min(), values.max()], [at, at], color=color, linewidth=1, alpha=0.5)
@@ -378,11 +357,11 @@ def _role_marks(table: pd.DataFrame) -> list[mpl.lines.Line2D]:
 
 
 @drawn
-def scatters(table: pd.DataFrame, y: str, *, columns: int = 3) -> Figure:
+def scatters(table: pd.DataFrame, y: str) -> Figure:
     """A panel a column of `table` against its column `y`: one point a model, coloured by its `role`."""
     shown = [column for column in table if column not in (y, "role")]
     colors = table["role"].map({role: color for role, (_, color) in ROLES.items()})
-    fig, grid = panels(len(shown), 2.4, columns, y, sharey=True)
+    fig, grid = panels(len(shown), 2.4, 3, y, sharey=True)
     for axes, column in zip(grid, shown, strict=True):
         values = table[column].replace(np.inf, np.nan).dropna()
         axes.scatter(values, table.loc[values.index, y], color=colors[values.index], s=20, zorder=3)
@@ -390,7 +369,7 @@ def scatters(table: pd.DataFrame, y: str, *, columns: int = 3) -> Figure:
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(short)
             axes.xaxis.set_minor_formatter(mpl.ticker.NullFormatter())
-        axes.set_xlabel(in_lines(column, 30))
+        axes.set_xlabel(textwrap.fill(column, 30))
     fig.legend(handles=_role_marks(table), loc="outside upper center", ncols=len(ROLES))
     return fig
 
@@ -399,7 +378,7 @@ def scatters(table: pd.DataFrame, y: str, *, columns: int = 3) -> Figure:
 def trend(points: pd.DataFrame, line: pd.DataFrame, curves: pd.DataFrame, *, y: str, mark: tuple[float, str]) -> Figure:
     """Differences of whole runs (points: `tokens` and an interval), what runs logged on the way (curves: a column a
     run, index tokens), and a fitted line with its band (line: intervals, index tokens)."""
-    fig, axes = figure(3.4)
+    fig, (axes,) = panels(1, 3.4)
     for name in curves:
         values = curves[name].dropna()
         label = "logged inside the runs" if name == curves.columns[0] else None

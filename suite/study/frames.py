@@ -4,14 +4,12 @@ Figures, sentences and the ledger of claims all ask a `Study`, so that a number 
 that need more than losses are in `suite.study.comparisons`.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,11 +19,9 @@ from lib.data import domains_of
 from lib.errors import SuiteError, one_of, require
 from lib.patterns import Pattern, build
 from suite.experiments.base import Job, Labels, Parameters, tidy
+from suite.run.database import Database
+from suite.settings.profiles import Profile
 from suite.study.stats import Interval, Windows, mean_interval, minus
-
-if TYPE_CHECKING:
-    from suite.run.database import Database
-    from suite.settings.profiles import Profile
 
 KEPT = 4096                                     # arrays held at once, of some tens of KiB each, and tables of metrics
 LAST_WORD = "Christoffel, last word"            # the series of the word whose pairs the controls have
@@ -175,9 +171,6 @@ class Study:
         profile = f"profile {self.profile.name} does not train" if self.profile else "the study does not have"
         return NotTested(f"{profile} {what}{f' in notebook {self.name}' if self.name else ''}")
 
-    def _model(self, model: Model | str) -> Model:
-        return self[model] if isinstance(model, str) else model
-
     @property
     def patterns(self) -> dict[str, Pattern]:
         """The pattern of each language model, by its name."""
@@ -261,9 +254,9 @@ class Study:
         rows = self.metrics(job)
         return rows[(rows["measure"] == measure) & rows["step"].notna()].groupby("step")["value"].mean()
 
-    def curves(self, *models: Model | str, measure: str = "nll") -> pd.DataFrame:
+    def curves(self, *models: Model, measure: str = "nll") -> pd.DataFrame:
         """A measure in training (`nll` or `train_loss`), mean over domains and seeds, by optimiser step and name."""
-        names, rows = [self._model(model).name for model in models], self.named
+        names, rows = [model.name for model in models], self.named
         rows = rows[(rows["measure"] == measure) & rows["step"].notna() & rows["name"].isin(names)]
         return rows.groupby(["step", "name"])["value"].mean().unstack().reindex(columns=names)
 
@@ -284,14 +277,13 @@ class Study:
 
     # Held-out losses
 
-    def windows(self, model: Model | str, length: int = 0, variant: str = "", positions: tuple[int, int] | None = None,
+    def windows(self, model: Model, length: int = 0, variant: str = "", positions: tuple[int, int] | None = None,
                 seeds: Sequence[int] = (), domains: Sequence[str] = ()) -> Windows:
         """Mean loss of each window (nats a token), one array `[S, N]` a domain: N windows of each of S seeds.
 
         length: evaluation length in tokens, the training length by default. positions: only tokens from the first to
         before the second, which must be edges of bins. seeds, domains: all of them by default.
         """
-        model = self._model(model)
         jobs = [model.by_seed[seed] for seed in seeds or sorted(model.by_seed)]
         domains = domains or domains_of(model.run.data, self.database.corpus)
         return [np.stack([self._losses(job, domain, length or model.length, variant, positions) for job in jobs])
@@ -316,9 +308,9 @@ class Study:
         whose = f"profile {self.profile.name} does not evaluate" if self.profile else "there is no evaluation of"
         raise NotTested(f"{whose} {job.labels.series} at {length} tokens{how}")
 
-    def shared_seeds(self, *models: Model | str) -> tuple[int, ...]:
+    def shared_seeds(self, *models: Model) -> tuple[int, ...]:
         """The seeds that all of these models were trained with: the same start and order of the data."""
-        seeds = {self._model(model).name: sorted(self._model(model).by_seed) for model in models}
+        seeds = {model.name: sorted(model.by_seed) for model in models}
         shared = set.intersection(*map(set, seeds.values()))
         require(bool(shared), "seeds", seeds, "at least one seed in common")
         return tuple(sorted(shared))
@@ -327,30 +319,28 @@ class Study:
         """The jobs of two models by the seeds that both have."""
         return [(model.by_seed[seed], other.by_seed[seed]) for seed in self.shared_seeds(model, other)]
 
-    def differences(self, model: Model | str, other: Model | str, *, variant: str = "", other_variant: str = "",
+    def differences(self, model: Model, other: Model, *, variant: str = "", other_variant: str = "",
                     seeds: Sequence[int] = (), **where: Any) -> Windows:
         """Loss of `model` minus that of `other` in each window, of the seeds of both; `where` as in `windows`."""
         seeds = seeds or self.shared_seeds(model, other)
         return minus(self.windows(model, variant=variant, seeds=seeds, **where),
                      self.windows(other, variant=other_variant, seeds=seeds, **where))
 
-    def difference(self, model: Model | str, other: Model | str, **where: Any) -> Interval:
+    def difference(self, model: Model, other: Model, **where: Any) -> Interval:
         """The mean of `differences`: nats a token, paired by window and by seed."""
         return mean_interval(self.differences(model, other, **where))
 
-    def growths(self, model: Model | str, length: int, variant: str = "", seeds: Sequence[int] = ()) -> Windows:
+    def growths(self, model: Model, length: int, variant: str = "", seeds: Sequence[int] = ()) -> Windows:
         """Loss of each window of `length` tokens, with `variant`, minus that at the training length on these tokens."""
-        model = self._model(model)
         require(length % model.length == 0, "length", length, f"a multiple of the training length {model.length}")
         return longer_minus(self.windows(model, length, variant, seeds=seeds), self.windows(model, seeds=seeds),
                             length // model.length)
 
-    def growth(self, model: Model | str, length: int, variant: str = "") -> Interval:
+    def growth(self, model: Model, length: int, variant: str = "") -> Interval:
         return mean_interval(self.growths(model, length, variant))
 
-    def against(self, reference: Model | str, models: Iterable[Model] | None = None, **where: Any) -> pd.DataFrame:
+    def against(self, reference: Model, models: Iterable[Model] | None = None, **where: Any) -> pd.DataFrame:
         """`difference` of language models (all of them by default) from `reference`, by name; lowest first."""
-        reference = self._model(reference)
         chosen = self.language_models if models is None else models
         return as_table({model.name: self.difference(model, reference, **where)
                          for model in chosen if model != reference}).sort_values("estimate")

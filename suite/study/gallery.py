@@ -1,5 +1,6 @@
 """Pictures of patterns: masks, the distances of a stack by layer, and the gallery of everything that is discovered."""
 
+import textwrap
 from collections.abc import Mapping
 
 import numpy as np
@@ -7,7 +8,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from lib.patterns import Pattern, names, pattern_class
-from suite.study.figures import BLUE, FAMILIES, GREY, WIDTH, drawn, figure, in_lines, panels, short
+from suite.study.figures import BLUE, FAMILIES, GREY, WIDTH, drawn, panels, short
 from suite.study.graph import layer_distances
 
 
@@ -19,7 +20,7 @@ def masks(patterns: Mapping[str, Pattern], length: int, *, layer: int = 0, head:
         picture = pattern.mask(range(pattern.layers)[layer], length)[head]
         axes.imshow(picture, cmap=ListedColormap(["#f4f4f4", FAMILIES[pattern.family]]), interpolation="nearest",
                     vmin=0, vmax=1)
-        axes.set_title(f"{in_lines(name, 18)}\n{picture.sum() / length:.1f} keys a query", fontsize=7.5)
+        axes.set_title(f"{textwrap.fill(name, 18)}\n{picture.sum() / length:.1f} keys a query", fontsize=7.5)
         axes.set(xticks=[], yticks=[])
     return fig
 
@@ -51,7 +52,7 @@ def stack(patterns: Mapping[str, Pattern], length: int, *, window: int = -1) -> 
 @drawn
 def offsets(patterns: Mapping[str, Pattern], length: int) -> Figure:
     """Offsets of the first layer as marks on a line, one row a pattern."""
-    fig, axes = figure(0.7 + 0.3 * len(patterns))
+    fig, (axes,) = panels(1, 0.7 + 0.3 * len(patterns))
     rows = list(patterns)[::-1]
     for at, name in enumerate(rows):
         distances, color = layer_distances(patterns[name], 0, length), FAMILIES[patterns[name].family]
@@ -64,7 +65,7 @@ def offsets(patterns: Mapping[str, Pattern], length: int) -> Figure:
 @drawn
 def sequence(inputs: np.ndarray, targets: np.ndarray) -> Figure:
     """One sequence of a task: what is read, and below it what is to be said where it is asked (elsewhere -100)."""
-    fig, axes = figure(1.3)
+    fig, (axes,) = panels(1, 1.3)
     box = {"facecolor": BLUE, "edgecolor": BLUE, "pad": 1.5}
     for at, (token, target) in enumerate(zip(inputs.tolist(), targets.tolist(), strict=True)):
         axes.text(at, 1, token, ha="center", va="center", fontsize=7)

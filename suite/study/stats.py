@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 from lib.errors import require
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LEVEL = 0.95
 ENOUGH_SEEDS = 3            # from here on an interval is over seeds too
@@ -108,11 +106,6 @@ def mean_over_runs(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half, len(values), len(values), df)
 
 
-def sample_std(values: Sequence[float]) -> float:
-    """Standard deviation with n - 1: what a spread over seeds estimates."""
-    return float(np.std(values, ddof=1))
-
-
 # Proportions
 
 def wilson(successes: float, trials: int, seeds: int = 0) -> Interval:
@@ -151,10 +144,9 @@ def accuracy_difference(a: np.ndarray, b: np.ndarray) -> Interval:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjusted p values: how sure a finding is when as many were looked for."""
-    if not len(p_values):
-        return []
-    from statsmodels.stats.multitest import multipletests
-    return multipletests(p_values, alpha=1 - LEVEL, method="holm")[1].tolist()
+    p, order = np.asarray(p_values, dtype=float), np.argsort(p_values)
+    adjusted = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)).clip(max=1.0)
+    return adjusted[np.argsort(order)].tolist()
 
 
 def corrected_signs(table: pd.DataFrame) -> list[str]:

@@ -115,15 +115,10 @@ def answer(study: Study, series: str, share: float, length: int) -> pd.DataFrame
               "training length": by_length(study, series, share),
               "text": by_domain(study, [series], length).set_index("group"),
               "distance to the evidence": by_evidence(study, series, length),
-              "planted copies": flipped(as_table(copy_gains(study, series)))}
+              "planted copies": as_table(copy_gains(study, LOCAL, series))}          # a gain lies below 0, as in loss
     table = pd.concat(tables, names=["axis", "at"]).reset_index()
     table = table.assign(sign=corrected_signs(table), at=table["at"].astype(str))
     places = {words: table[table["sign"] == sign].groupby("axis")["at"].agg(", ".join)
               for sign, words in (("below", "better at"), ("above", "worse at"))}
     counts = table.groupby("axis", sort=False).size()
     return pd.DataFrame({"comparisons": counts, **places}).loc[counts.index].fillna("nowhere")
-
-
-def flipped(gains: pd.DataFrame) -> pd.DataFrame:
-    """The differences the other way round: gains in accuracy lie below 0, as those in loss do."""
-    return gains.assign(estimate=-gains["estimate"], low=-gains["high"], high=-gains["low"])

@@ -10,7 +10,6 @@ from lib.patterns import Pattern
 from suite import published
 from suite.study.frames import Study, per_cent
 from suite.study.graph import layer_distances, reachable_distances, stack_distances
-from suite.study.stats import sample_std
 
 FIXED = "Fibonacci, fixed"
 TOKENS_A_STEP = 32_768          # of the published runs
@@ -75,6 +74,6 @@ def seed_spread(study: Study) -> pd.DataFrame:
     for model in study.language_models:
         losses = np.mean([domain.mean(axis=1) for domain in study.windows(model)], axis=0)          # (S)
         if len(losses) > 1:
-            ours.setdefault(model.labels.series, []).append(100 * sample_std(losses))
+            ours.setdefault(model.labels.series, []).append(100 * np.std(losses, ddof=1))
     spread = pd.DataFrame({"published, %": theirs, "ours, %": {name: np.mean(found) for name, found in ours.items()}})
     return spread.rename_axis("series").sort_values("published, %")
