@@ -20,21 +20,23 @@ from lib import paths
 from lib.data import Corpus
 
 WORDS = LEXICON["adj"] + LEXICON["thing"] + LEXICON["trade"] + LEXICON["place"]
+TINY = CorpusConfig(vocab=400, train_tokens=20_000, heldout_tokens=3_000)
 CONFIG = CorpusConfig(vocab=400, train_tokens=12_000, heldout_tokens=2_000, hub=("fineweb_edu", "tinystories", "math"),
                       apart=("wikitext103",))
-PROGRAM = ("import data_prep.hub_build as hub_build; hub_build.CHUNK = 3000; "
-           "hub_build.SAY_EVERY = 0.0; "
-           "import data_prep.hub_reader as hub_reader; hub_reader.WAIT = 0.02; import datasets; "
-           "datasets.config.STREAMING_READ_RETRY_INTERVAL = datasets.config.STREAMING_OPEN_RETRY_INTERVAL = 0.02; "
-           "datasets.config.STREAMING_READ_MAX_RETRIES = 2; "
-           "from hub_fakes import CONFIG; from data_prep.build import corpus; "
-           "corpus(CONFIG, lambda line: print(line, flush=True))")
+PROGRAM = """
+import sys, datasets, hub_fakes
+from data_prep import build, hub_build, hub_reader
+hub_build.CHUNK, hub_build.SAY_EVERY, hub_reader.WAIT = 3000, 0.0, 0.02
+datasets.config.STREAMING_READ_RETRY_INTERVAL = datasets.config.STREAMING_OPEN_RETRY_INTERVAL = 0.02
+datasets.config.STREAMING_READ_MAX_RETRIES = 2
+build.corpus(getattr(hub_fakes, sys.argv[1]), lambda line: print(line, flush=True))
+"""
 
 
-def start(outputs: Path, **environment: str) -> subprocess.Popen:
-    """Another process that builds CONFIG, a few documents at a time, and prints what it does."""
+def start(outputs: Path, config: str = "CONFIG", **environment: str) -> subprocess.Popen:
+    """Another process that builds TINY or CONFIG, a few documents at a time, and prints what it does."""
     inherited = {name: value for name, value in os.environ.items() if name != "SUITE_HUB"}
-    return subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=paths.ROOT, stdout=subprocess.PIPE, text=True,
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, config], cwd=paths.ROOT, stdout=subprocess.PIPE, text=True,
                             env={**inherited, "SUITE_OUTPUTS": str(outputs), **environment,
                                  "PYTHONPATH": f"{paths.ROOT}{os.pathsep}{Path(__file__).parent}"})
 

@@ -15,16 +15,14 @@ API = re.compile(r"/api/datasets/(?P<set>[^/]+/[^/]+)"
 FILE = re.compile(r"/datasets/(?P<set>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)$")
 
 
-def card(*configs: tuple[str, str]) -> str:
-    """A README.md that names configurations and the files of their training splits."""
-    lines = [f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {files}" for name, files in configs]
-    return "---\nconfigs:\n" + "\n".join(lines) + "\n---\n"
+def card(name: str, files: str) -> str:
+    return f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {files}\n"
 
 
-CARDS = {"HuggingFaceFW/fineweb-edu": card(("default", "data/*/*"), ("sample-10BT", "sample/10BT/*")),
-         "Salesforce/wikitext": card(("wikitext-2-raw-v1", "wikitext-2-raw-v1/train-*"),
-                                     ("wikitext-103-raw-v1", "wikitext-103-raw-v1/train-*")),
-         "nyu-mll/blimp": card(*((name, f"{name}/train-*") for name in ("adjunct_island", "wh_island")))}
+CONFIGS = {"HuggingFaceFW/fineweb-edu": card("default", "data/*/*") + card("sample-10BT", "sample/10BT/*"),
+           **{name: "".join(card(config, f"{config}/train-*") for config in configs) for name, configs in {
+               "Salesforce/wikitext": ("wikitext-2-raw-v1", "wikitext-103-raw-v1"),
+               "nyu-mll/blimp": ("adjunct_island", "wh_island")}.items()}}     # with the files of their training splits
 
 
 class Hub(http.server.ThreadingHTTPServer):
@@ -34,13 +32,10 @@ class Hub(http.server.ThreadingHTTPServer):
     def __init__(self, root: Path, breaks: int) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
         self.root, self.breaks, self.bodies, self.broken = root, breaks, 0, 0
-        for name, text in CARDS.items():
-            (root / name / "README.md").write_text(text)
+        self.address = f"http://127.0.0.1:{self.server_port}"
+        for name, configs in CONFIGS.items():
+            (root / name / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
         threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: object, address: object) -> None:
         """A client that went away is no news."""
@@ -70,18 +65,18 @@ class Answer(http.server.BaseHTTPRequestHandler):
             return self.send(404, b"", {"X-Error-Code": "RepoNotFound"})
         if found["verb"] == "paths-info":
             form = urllib.parse.parse_qs(body.decode()) if b"=" in body else json.loads(body)
-            there = [entry(root, root / name) for name in form.get("paths", []) if name and (root / name).exists()]
-            return self.send(200, json.dumps(there).encode())
-        if found["verb"] == "tree":
+            answer = [entry(root, root / name) for name in form.get("paths", []) if name and (root / name).exists()]
+        elif found["verb"] == "tree":
             inside = root / (found["path"] or "")
             if not inside.is_dir():
                 return self.send(404, b"", {"X-Error-Code": "EntryNotFound"})
             deep = "true" in urllib.parse.parse_qs(url.query).get("recursive", [""])[0].lower()
-            listed = sorted(inside.rglob("*") if deep else inside.iterdir())
-            return self.send(200, json.dumps([entry(root, one) for one in listed]).encode())
-        files = [{"rfilename": one.relative_to(root).as_posix()} for one in sorted(root.rglob("*")) if one.is_file()]
-        self.send(200, json.dumps({"id": found["set"], "sha": COMMIT, "siblings": files, "tags": [], "private": False,
-                                   "gated": False, "disabled": False, "downloads": 0, "likes": 0}).encode())
+            answer = [entry(root, one) for one in sorted(inside.rglob("*") if deep else inside.iterdir())]
+        else:
+            files = [one.relative_to(root).as_posix() for one in sorted(root.rglob("*")) if one.is_file()]
+            answer = {"id": found["set"], "sha": COMMIT, "siblings": [{"rfilename": name} for name in files],
+                      "tags": [], "private": False, "gated": False, "disabled": False, "downloads": 0, "likes": 0}
+        self.send(200, json.dumps(answer).encode())
 
     do_HEAD = do_POST = do_GET
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,25 +12,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hub_fakes import CONFIG, TINY, decoded, start
 
 from data_prep import build, tokenizer
 from data_prep.config import CorpusConfig
 from data_prep.sources import Document
 from data_prep.stories import Story
 from lib import paths
-from lib.data import Corpus, heldout_windows
+from lib.data import heldout_windows
 from lib.errors import SuiteError
 from suite.cli import main
-
-TINY = CorpusConfig(vocab=400, train_tokens=20_000, heldout_tokens=3_000)
-PROGRAM = ("from data_prep.config import CorpusConfig; from data_prep.build import corpus; corpus(CorpusConfig("
-           "vocab=400, train_tokens=20000, heldout_tokens=3000), lambda line: print(line, flush=True))")
-
-
-def start(outputs: Path, **environment: str) -> subprocess.Popen:
-    """Another process that builds the tiny corpus and prints what it does."""
-    return subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=paths.ROOT, stdout=subprocess.PIPE, text=True,
-                            env={**os.environ, "SUITE_OUTPUTS": str(outputs), **environment})
 
 
 @pytest.fixture
@@ -48,10 +36,6 @@ def of(folder: Path, **changes: int) -> CorpusConfig:
     return dataclasses.replace(TINY, folder=str(folder), **changes)
 
 
-def pieces(corpus: Corpus, split: str, domain: str) -> list[np.ndarray]:
-    return np.split(np.asarray(corpus.tokens(split, domain)), corpus.documents(split, domain)[1:])
-
-
 def test_when_built_then_every_domain_has_the_tokens_asked_for_in_whole_documents_each_in_one_split(tiny_corpus):
     assert tiny_corpus.domains == ("docs", "code", "stories", "math")
     assert tiny_corpus.vocab == TINY.vocab == tiny_corpus.manifest["pieces"]
@@ -61,21 +45,18 @@ def test_when_built_then_every_domain_has_the_tokens_asked_for_in_whole_document
             tokens, counts = tiny_corpus.tokens(split, domain), tiny_corpus.manifest["domains"][domain][split]
             assert len(tokens) == asked == counts["tokens"]
             assert tokens.dtype == np.uint16 and tokens.max() < TINY.vocab
-            *whole, last = pieces(tiny_corpus, split, domain)
-            assert all(document[-1] == 0 and (document[:-1] != 0).all() for document in whole)
-            assert (last[:-1] != 0).all()
+            *whole, last = np.split(tokens, tiny_corpus.documents(split, domain)[1:])
+            assert all(document[-1] == 0 for document in whole)
+            assert all((document[:-1] != 0).all() for document in (*whole, last))
             names[split] = tiny_corpus.names(split, domain)
             texts[split] = {document[:400].tobytes() for document in (*whole, last)}
-            assert len(whole) + 1 == counts["documents"] == len(names[split])
-        assert len({*names["train"], *names["heldout"]}) == len(names["train"]) + len(names["heldout"])
-        assert not texts["train"] & texts["heldout"]
+            assert len(whole) + 1 == counts["documents"] == len(names[split]) == len(set(names[split]))
+        assert not set(names["train"]) & set(names["heldout"]) and not texts["train"] & texts["heldout"]
 
 
 def test_when_a_story_is_decoded_then_it_is_the_generator_s_to_the_byte(tiny_corpus):
-    decode = tiny_corpus.tokenizer().decode
-    for name, document in list(zip(tiny_corpus.names("train", "stories"), pieces(tiny_corpus, "train", "stories"),
-                                   strict=True))[:-1]:
-        assert decode(document[:-1].tolist()) == Story(TINY.seed, int(name.split()[1])).text
+    *whole, _ = zip(tiny_corpus.names("train", "stories"), decoded(tiny_corpus, "train", "stories"), strict=True)
+    assert whole and all(text == Story(TINY.seed, int(name.split()[1])).text for name, text in whole)
 
 
 def test_when_text_is_strange_then_the_tokeniser_returns_it_and_never_the_end(tiny_corpus):
@@ -94,10 +75,8 @@ def test_when_the_tokeniser_is_trained_then_only_on_training_documents(own, monk
     monkeypatch.setattr(tokenizer, "train", lambda texts, vocab: train((given.append(t) or t for t in texts), vocab))
     monkeypatch.setattr(build, "split", lambda *a: parts.append(split(*a)) or parts[-1])
     build.corpus(of(own))
-    training, heldout = parts[0]
-    assert given and heldout
-    assert set(given) <= {document.text for document in training}
-    assert not set(given) & {document.text for document in heldout}
+    training, heldout = ({document.text for document in part} for part in parts[0])
+    assert given and heldout and set(given) <= training and not set(given) & heldout
 
 
 def test_when_there_then_opened_and_when_cut_off_an_error_and_when_text_or_seed_change_another_one(own, monkeypatch):
@@ -120,7 +99,7 @@ def test_when_there_then_opened_and_when_cut_off_an_error_and_when_text_or_seed_
 @pytest.mark.slow
 def test_when_killed_then_nothing_is_found_and_the_next_build_elsewhere_is_identical_to_the_byte(tiny_corpus, tmp_path):
     """The other build is another process, with another hash seed and number of threads."""
-    victim = start(tmp_path)
+    victim = start(tmp_path, "TINY")
     for line in victim.stdout:
         if line.startswith("encoding code"):
             victim.send_signal(signal.SIGKILL)
@@ -129,14 +108,13 @@ def test_when_killed_then_nothing_is_found_and_the_next_build_elsewhere_is_ident
     assert victim.returncode == -signal.SIGKILL
     folders = [folder.name for folder in (tmp_path / "data").iterdir() if folder.is_dir()]
     assert folders == [f".building-{tiny_corpus.path.name}"]
-    again = start(tmp_path, PYTHONHASHSEED="77", RAYON_NUM_THREADS="1")
+    again = start(tmp_path, "TINY", PYTHONHASHSEED="77", RAYON_NUM_THREADS="1")
     again.communicate(timeout=120)
     assert again.returncode == 0
     (folder,) = (folder for folder in (tmp_path / "data").iterdir() if folder.is_dir())
     assert folder.name == tiny_corpus.path.name
     contents = [{file.name: file.read_bytes() for file in path.iterdir()} for path in (folder, tiny_corpus.path)]
     assert contents[0] == contents[1]
-    assert Corpus(folder).fingerprint == tiny_corpus.fingerprint
     assert str(paths.ROOT) not in (folder / "manifest.json").read_text()
 
 
@@ -165,19 +143,21 @@ def test_when_two_build_at_once_then_one_does_and_the_other_waits(own, monkeypat
 
 
 def test_when_more_tokens_are_asked_than_there_are_then_the_error_says_how_many(outputs, monkeypatch):
-    short = [Document(f"d{n}", Story(3, n).text) for n in range(12)]
-    monkeypatch.setattr(build.sources, "docs", lambda seed, removed: iter(short))
-    monkeypatch.setattr(build.sources, "code", lambda seed, removed: iter(
-        Document(f"c{n}", Story(4, n).text) for n in range(99)))
+    for kind in ("docs", "code"):
+        documents = [Document(f"d{n}", Story(3, n).text) for n in range(12)]
+        monkeypatch.setattr(build.sources, kind, lambda seed, removed, documents=documents: iter(documents))
     with pytest.raises(SuiteError, match=r"'docs' has [12]\d,\d{3} train tokens .*40,000 are needed: ask"):
         build.corpus(CorpusConfig(vocab=400, train_tokens=40_000, heldout_tokens=3_000))
 
 
-def test_when_the_disk_is_full_then_the_error_comes_before_any_work(own, monkeypatch):
+@pytest.mark.parametrize(("config", "needed"), [
+    (TINY, "50 MB"), (dataclasses.replace(CONFIG, vocab=32_768, train_tokens=250_000_000), r"48\d\d MB")])
+def test_when_the_disk_is_full_then_the_error_comes_before_any_text(config, needed, outputs, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1_000_000))
-    monkeypatch.setattr(build, "_build", lambda *a: pytest.fail("started"))
-    with pytest.raises(SuiteError, match="has 1 MB free; the corpus needs up to 50 MB"):
-        build.corpus(of(own))
+    for step in ("_build", "_build_from_hub"):
+        monkeypatch.setattr(build, step, lambda *a: pytest.fail("started"))
+    with pytest.raises(SuiteError, match=f"has 1 MB free; the corpus needs up to {needed}"):
+        build.corpus(config)
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -193,10 +173,10 @@ def test_when_a_configuration_is_wrong_then_the_error_names_it(changes, words):
 
 
 def test_when_a_domain_or_split_is_unknown_then_the_nearest_is_named(tiny_corpus):
-    with pytest.raises(SuiteError, match="unknown domain 'story'; did you mean 'stories'"):
-        tiny_corpus.tokens("train", "story")
-    with pytest.raises(SuiteError, match="unknown split 'test'"):
-        tiny_corpus.tokens("test", "docs")
+    for asked, message in ((("train", "story"), "unknown domain 'story'; did you mean 'stories'"),
+                           (("test", "docs"), "unknown split 'test'")):
+        with pytest.raises(SuiteError, match=message):
+            tiny_corpus.tokens(*asked)
 
 
 def test_when_the_command_line_is_used_then_counts_are_printed_and_errors_exit_with_2(own, monkeypatch, capsys):
@@ -211,8 +191,7 @@ def test_when_held_out_windows_are_cut_then_they_follow_one_another_and_targets_
     tokens = np.asarray(tiny_corpus.tokens("heldout", "code")).astype(np.int64)
     inputs, targets = heldout_windows(tiny_corpus, "code", 96, 1000)
     assert inputs.shape == targets.shape == (10, 96)
-    assert (inputs.numpy().ravel() == tokens[:960]).all()
-    assert (targets.numpy().ravel() == tokens[1:961]).all()
+    assert (inputs.numpy().ravel() == tokens[:960]).all() and (targets.numpy().ravel() == tokens[1:961]).all()
     # the last target needs a token after it
     assert heldout_windows(tiny_corpus, "code", 100, 3000)[0].shape == (29, 100)
     with pytest.raises(SuiteError, match="length = 3000 .* 3000 held-out tokens of domain 'code'"):

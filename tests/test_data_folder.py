@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,6 @@ from data_prep.mathematics import worksheet
 from data_prep.stories import Story
 from lib.data import Corpus
 from lib.errors import SuiteError
-from lib.paths import ROOT
-
-SHARED = ROOT.parent / "shared" / "data"
 
 
 @pytest.fixture
@@ -42,21 +40,18 @@ def stories(count: int) -> str:
 
 
 def test_when_files_are_of_every_kind_then_each_subfolder_is_a_domain_and_rows_are_documents(root):
-    (root / "lone.txt").write_text("A lone file beside the folders.")
-    (root / "README.md").write_text("Not text for a model.")
-    (root / ".hidden").mkdir()
-    (root / ".hidden" / "x.txt").write_text("never read")
-    (root / "good" / "deep").mkdir()
-    (root / "good" / "deep" / "a.tokens").write_text("One.\n\nTwo.")
-    (root / "good" / "b.jsonl").write_text('{"text": "row one"}\n\n{"text": "row two", "id": "7"}\n')
-    write(root / "good" / "c.parquet",
-                  {"text": ["first", "second"], "title": ["not this one at all", "nor this"]})
+    for name, text in (("lone.txt", "A lone file beside the folders."), ("README.md", "Not text for a model."),
+                       (".hidden/x.txt", "never read"), ("good/deep/a.tokens", "One.\n\nTwo."),
+                       ("good/b.jsonl", '{"text": "row one"}\n\n{"text": "row two", "id": "7"}\n')):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    write(root / "good/c.parquet", {"text": ["first", "second"], "title": ["not this one at all", "nor this"]})
     documents, notes = read(root)
     assert {name: [d.text for d in domain] for name, domain in documents.items()} == {
         "text": ["A lone file beside the folders."], "good": ["row one", "row two", "first", "second", "One.\n\nTwo."]}
     assert [d.name for d in documents["good"]][0::4] == ["good/b.jsonl#0", "good/deep/a.tokens#0"]
-    assert "README.md is not read (only .txt, .tokens, .jsonl, .parquet are)" in notes
-    assert "good/b.jsonl: text is text" in notes and "good/c.parquet: text is text" in notes
+    assert set(notes) == {"README.md is not read (only .txt, .tokens, .jsonl, .parquet are)",
+                          "good/b.jsonl: text is text", "good/c.parquet: text is text"}
 
 
 def test_when_there_is_no_text_column_then_prose_is_joined_and_identifiers_labels_and_numbers_are_not(root):
@@ -86,29 +81,23 @@ def test_when_plain_text_is_long_then_it_is_cut_at_paragraphs_and_nothing_is_los
     assert len([d for d in documents if not d.endswith("end.")]) <= 6        # the two paragraphs that are too long
 
 
-BAD: dict[str, tuple[str, bytes, str]] = {
-    "empty": ("bad.txt", b"", "is empty"),
-    "blank": ("bad.txt", b" \n\n \t\n", "has no text in it"),
-    "binary": ("bad.txt", b"ELF\0\1\2" * 50, "is binary"),
-    "binary later": ("bad.txt", b"word " * 5000 + b"\0", "is binary"),
-    "latin-1": ("bad.txt", "caf\u00e9 au lait".encode("latin-1"), "is not UTF-8: byte 0xe9 at offset 3"),
-    "latin-1 later": ("bad.txt", b"a" * ((1 << 20) + 5) + b"\xff ok", "byte 0xff at offset 1048581"),
-    "cut character": ("bad.txt", "東京".encode()[:-1], "is not UTF-8: byte 0xe4 at offset 3"),
-    "utf-16": ("bad.txt", "text".encode("utf-16"), "is binary|is not UTF-8"),
-    "malformed line": ("bad.jsonl", b'{"text": "a"}\n{"text": "b"\n{"text": "c"}\n', "line 2 is not JSON"),
-    "last line": ("bad.jsonl", b'{"text": "a"}\n\n{"text": ', "line 3 is not JSON"),
-    "no object": ("bad.jsonl", b'{"text": "a"}\n["b"]\n', "line 2 is JSON, but no object"),
-    "no text in row": ("bad.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "line 2 has no text in text"),
-    "number as text": ("bad.jsonl", b'{"text": "a"}\n{"text": 5}\n', "line 2 has no text in text"),
-    "no column": ("bad.jsonl", b'{"id": "a b c d", "n": 3}\n', "has no column of text: .* among id, n"),
-    "no rows": ("bad.jsonl", b"\n\n", "has no rows"),
-    "no parquet": ("bad.parquet", b"PAR2" + b"x" * 100, "cannot be read as parquet"),
-}
+BAD = (
+    ("bad.txt", b"", "is empty"), ("bad.txt", b" \n\n \t\n", "has no text in it"),
+    ("bad.txt", b"word " * 5000 + b"\0", "is binary"), ("bad.txt", "text".encode("utf-16"), "is binary|is not UTF-8"),
+    ("bad.txt", "caf\u00e9 au lait".encode("latin-1"), "is not UTF-8: byte 0xe9 at offset 3"),
+    ("bad.txt", b"a" * ((1 << 20) + 5) + b"\xff ok", "byte 0xff at offset 1048581"),
+    ("bad.txt", "東京".encode()[:-1], "is not UTF-8: byte 0xe4 at offset 3"),
+    ("bad.jsonl", b'{"text": "a"}\n{"text": "b"\n{"text": "c"}\n', "line 2 is not JSON"),
+    ("bad.jsonl", b'{"text": "a"}\n\n{"text": ', "line 3 is not JSON"),
+    ("bad.jsonl", b'{"text": "a"}\n["b"]\n', "line 2 is JSON, but no object"),
+    ("bad.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "line 2 has no text in text"),
+    ("bad.jsonl", b'{"text": "a"}\n{"text": 5}\n', "line 2 has no text in text"),
+    ("bad.jsonl", b'{"id": "a b c d", "n": 3}\n', "has no column of text: .* among id, n"),
+    ("bad.jsonl", b"\n\n", "has no rows"), ("bad.parquet", b"PAR2" + b"x" * 100, "cannot be read as parquet"))
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_when_a_file_is_bad_then_the_error_names_it_and_nothing_is_built(root, kind):
-    name, content, message = BAD[kind]
+@pytest.mark.parametrize(("name", "content", "message"), BAD)
+def test_when_a_file_is_bad_then_the_error_names_it_and_nothing_is_built(name, content, message, root):
     (root / "good" / "fine.txt").write_text(stories(30))
     (root / "other").mkdir()
     (root / "other" / name).write_bytes(content)
@@ -122,23 +111,20 @@ def test_when_parquet_is_whole_then_all_rows_arrive_in_order_and_when_cut_off_or
     write(file, {"text": texts})
     assert [d.text for d in read(root)[0]["good"]] == texts
     whole = file.read_bytes()
-    file.write_bytes(whole[:-100])
-    with pytest.raises(SuiteError, match="bad.parquet cannot be read as parquet after row 0"):
-        read(root)
-    file.write_bytes(whole[:200] + b"\xff" * 2000 + whole[2200:])
-    with pytest.raises(SuiteError, match="bad.parquet cannot be read as parquet after row"):
-        read(root)
+    for content in (whole[:-100], whole[:200] + b"\xff" * 2000 + whole[2200:]):
+        file.write_bytes(content)
+        with pytest.raises(SuiteError, match="bad.parquet cannot be read as parquet after row"):
+            read(root)
 
 
 def test_when_a_folder_is_missing_empty_or_has_too_little_text_then_the_error_says_so_and_what_is_needed(root):
     with pytest.raises(SuiteError, match="nowhere' is not a folder"):
         built(root / "nowhere")
-    (root / "good" / "a.pdf").write_text("x")
-    with pytest.raises(SuiteError, match="has no .txt, .tokens, .jsonl, .parquet file"):
-        built(root)
-    (root / "good" / "a.txt").write_text(stories(1))
-    with pytest.raises(SuiteError, match=r"'good' has [\d,]+ train tokens .*16,392 are needed: add text to .*a.txt"):
-        built(root)
+    for name, message in (("a.pdf", "has no .txt, .tokens, .jsonl, .parquet file"),
+                          ("a.txt", r"'good' has [\d,]+ train tokens .*16,392 are needed: add text to .*a.txt")):
+        (root / "good" / name).write_text(stories(1))
+        with pytest.raises(SuiteError, match=message):
+            built(root)
 
 
 def test_when_a_domain_is_small_then_it_gives_what_it_has_and_holds_out_a_tenth_in_runs(root):
@@ -160,28 +146,15 @@ def test_when_a_document_is_copied_within_a_domain_then_one_is_left(root):
     rows = [json.dumps({"text": text}) for text in [*texts, texts[3], texts[4].replace("coins", "crowns")]]
     (root / "good" / "a.jsonl").write_text("\n".join(rows))
     corpus = built(root, train_tokens=200_000)
-    facts = corpus.manifest["domains"]["good"]
-    assert facts["removed"] == {"exact copies of documents": 1, "near copies of documents": 1}
+    removed = {"exact copies of documents": 1, "near copies of documents": 1}
+    assert corpus.manifest["domains"]["good"]["removed"] == removed
     names = corpus.names("train", "good") + corpus.names("heldout", "good")
-    assert not {"good/a.jsonl#25", "good/a.jsonl#26"} & set(names)
+    assert set(names) == {f"good/a.jsonl#{n}" for n in range(25)}
 
 
 def test_when_the_folder_lies_elsewhere_then_the_fingerprint_is_the_same(root):
-    for place in (root, root.parent / "moved"):
-        (place / "good").mkdir(parents=True, exist_ok=True)
-        (place / "good" / "a.txt").write_text(stories(25))
-    (root.parent / "moved" / "NOTES.md").write_text("a note changes no text")
-    one, two = built(root), built(root.parent / "moved")
-    assert one.path != two.path
-    assert one.fingerprint == two.fingerprint
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="a fresh clone has no ../shared/data")
-def test_when_the_shared_folder_is_given_then_its_four_domains_are_there(outputs):
-    corpus = built(SHARED, vocab=1024)
-    assert corpus.domains == ("blimp", "gsm8k", "shakespeare", "wikitext2")
-    assert "README.md is not read (only .txt, .tokens, .jsonl, .parquet are)" in corpus.manifest["notes"]
-    assert "gsm8k/train.jsonl: text is question + answer" in corpus.manifest["notes"]
-    assert all(len(corpus.tokens("train", domain)) == 20_000 for domain in corpus.domains)
-    text = corpus.tokenizer().decode(corpus.tokens("train", "wikitext2")[:5000].tolist())
-    assert "<unk>" in text and " @-@ " in text
+    (root / "good" / "a.txt").write_text(stories(25))
+    moved = shutil.copytree(root, root.parent / "moved")
+    (moved / "NOTES.md").write_text("a note changes no text")
+    one, two = built(root), built(moved)
+    assert one.path != two.path and one.fingerprint == two.fingerprint
