@@ -16,12 +16,12 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import tokenizers
 
 from data_prep import folder, hub, mathematics, sources, stories, tokenizer
 from data_prep.clean import Duplicates
@@ -33,13 +33,10 @@ from lib.data import SPLITS, Corpus, load_tokenizer
 from lib.errors import SuiteError
 from lib.files import write_atomically
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
 BATCH = 128             # documents compared at once
 HELDOUT = 0.1           # held-out share, by bytes, of a folder that has less text than was asked for
 RUN = 8                 # neighbouring documents that are held out together, so that long windows stay in one place
-SLICE = 256                     # documents encoded before they are written
+SLICE = 256             # documents encoded before they are written
 SUFFIXES = (".py", ".yaml", ".txt")      # of the files here that decide what is in offline and folder text
 HUB_CODE = ("hub.py", "hub.yaml", "hub_build.py", "hub_reader.py", "tokenizer.py")     # and hub text
 Files = dict[str, list[Path]]   # of a person's folder, by domain
@@ -68,7 +65,6 @@ def _key(config: CorpusConfig, files: Files) -> str:
 
     Hub text takes hours to read, so only the code that decides what is in it counts.
     """
-    import tokenizers
     code = [file for file in sorted(Path(__file__).parent.iterdir())
             if (file.name in HUB_CODE if config.hub else file.suffix in SUFFIXES)]
     if config.hub:
@@ -147,7 +143,10 @@ def _build_from_hub(config: CorpusConfig, work: Path, say: Say) -> None:
     if not (work / "manifest.json").is_file():
         facts, more = hub_build.build(config, work, say)
         say("computing checksums")
-        _write_manifest(config, facts, hub_build.shortages(config, facts), work, more)
+        there = {name: [counts[split]["tokens"] for split in SPLITS] for name, counts in facts.items()}
+        notes = [f"{name} has {train:,} training and {heldout:,} held-out tokens in all, fewer than were asked for"
+                 for name, (train, heldout) in there.items() if [train, heldout] != list(config.asked.values())]
+        _write_manifest(config, facts, notes, work, more)
     for hidden in work.rglob(".*"):
         hidden.unlink()
 
@@ -196,13 +195,19 @@ def domains_of(config: CorpusConfig, files: Files, notes: list[str]) -> list[Dom
         docs, code = Counter(), Counter()
         return [Domain("docs", sources.docs(config.seed, docs), docs),
                 Domain("code", sources.code(config.seed, code), code),
-                Domain("stories", stories.stories(config.seed)), Domain("math", mathematics.worksheets(config.seed))]
+                Domain("stories", generated("story", lambda n: stories.Story(config.seed, n).text)),
+                Domain("math", generated("worksheet", lambda n: mathematics.worksheet(config.seed, n)))]
     root = Path(config.folder).expanduser().resolve()
 
     def order(path: Path) -> bytes:
         return hashlib.sha256(f"{config.seed}/{path.relative_to(root).as_posix()}".encode()).digest()
     return [Domain(name, folder.documents(root, sorted(paths, key=order), notes), files=paths)
             for name, paths in sorted(files.items())]
+
+
+def generated(kind: str, text: Callable[[int], str]) -> Iterator[Document]:
+    """Without end."""
+    return (Document(f"{kind} {number}", text(number)) for number in itertools.count())
 
 
 def split(domain: Domain, config: CorpusConfig) -> tuple[list[Document], list[Document]]:
@@ -226,14 +231,15 @@ def split(domain: Domain, config: CorpusConfig) -> tuple[list[Document], list[Do
             [document for at, document in enumerate(documents) if at in held])
 
 
-def write(work: Path, domain: Domain, split: str, documents: Sequence[Document], pieces: Tokenizer,
+def write(work: Path, domain: Domain, split: str, documents: Sequence[Document], pieces: tokenizers.Tokenizer,
           config: CorpusConfig) -> dict[str, int]:
     """Write the files of one split of one domain, up to the tokens asked for; the last document may be cut. More
     training documents are taken where these are too few. Returns counts."""
     names, lengths, size, missing, stem = [], [], 0, config.asked[split], f"{work}/{split}-{domain.name}"
     with open(f"{stem}.bin", "wb") as file:
         while missing and documents:
-            for document, tokens in encoded(pieces, documents):
+            few, documents = documents[:SLICE], documents[SLICE:]
+            for document, tokens in zip(few, tokenizer.encode(pieces, [one.text for one in few]), strict=True):
                 kept = tokens[:missing].astype(tokenizer.token_type(config.vocab))
                 file.write(kept.tobytes())
                 names.append(document.name)
@@ -242,21 +248,15 @@ def write(work: Path, domain: Domain, split: str, documents: Sequence[Document],
                 missing -= len(kept)
                 if not missing:
                     break
-            documents = domain.take(missing, config.vocab) if split == "train" else []
+            if split == "train" and not documents:
+                documents = domain.take(missing, config.vocab)
     np.save(f"{stem}.starts.npy", np.cumsum(lengths, dtype=np.int64) - np.array(lengths, np.int64))
     Path(f"{stem}.names.json").write_text(json.dumps(names, ensure_ascii=False), "utf-8")
     return {"documents": len(lengths), "tokens": sum(lengths), "bytes": size}
 
 
-def encoded(pieces: Tokenizer, documents: Sequence[Document]) -> Iterator[tuple[Document, np.ndarray]]:
-    for start in range(0, len(documents), SLICE):
-        few = documents[start:start + SLICE]
-        yield from zip(few, tokenizer.encode(pieces, [document.text for document in few]), strict=True)
-
-
 def _write_manifest(config: CorpusConfig, facts: dict, notes: list[str], work: Path, more: dict | None = None) -> None:
     """Write manifest.json, the last of the files: its presence says that the others are complete."""
-    import tokenizers
     omitted = ("folder",) if config.hub else ("folder", "hub", "apart", "tokenizer")
     manifest = {
         "source": "folder" if config.folder else "hub" if config.hub else "offline",

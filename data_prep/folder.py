@@ -50,7 +50,9 @@ def domains(folder: str | Path) -> tuple[dict[str, list[Path]], list[str]]:
     if not files:
         raise SuiteError(f"CORPUS = {str(folder)!r} has no {', '.join(SUFFIXES)} file, in itself or its subfolders")
     for path in itertools.chain(*files.values()):
-        _refuse_what_is_no_text(path)
+        if path.stat().st_size == 0:
+            raise SuiteError(f"{path} is empty; remove it or fill it")
+        next(_parquet_rows(path) if path.suffix.lower() == ".parquet" else _decoded(path), None)
     return files, notes
 
 
@@ -71,12 +73,6 @@ def documents(root: Path, paths: Iterable[Path], notes: list[str]) -> Iterator[D
             yield Document(f"{name}#{number}", text)
         if number is None:
             raise SuiteError(f"{path} has no text in it; remove it or fill it")
-
-
-def _refuse_what_is_no_text(path: Path) -> None:
-    if path.stat().st_size == 0:
-        raise SuiteError(f"{path} is empty; remove it or fill it")
-    next(_parquet_rows(path) if path.suffix.lower() == ".parquet" else _decoded(path), None)
 
 
 def _decoded(path: Path, lines: bool = False) -> Iterator[str]:
@@ -168,7 +164,10 @@ def _rows(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], name: str, not
                          f"{', '.join(sorted({key for _, row in sample for key in row}))}")
     notes.append(f"{name}: text is {' + '.join(columns)}")
     for where, row in itertools.chain(sample, rows):
-        yield _text(path, where, row, columns)
+        values = [row[column] for column in columns if row.get(column) is not None]
+        if not values or not all(isinstance(value, str) for value in values):
+            raise SuiteError(f"{path}, {where} has no text in {' + '.join(columns)}: {str(row)[:80]}")
+        yield "\n".join(values)
 
 
 def text_columns(rows: list[dict[str, Any]]) -> list[str]:
@@ -179,10 +178,3 @@ def text_columns(rows: list[dict[str, Any]]) -> list[str]:
         return strings and sum(len(v.split()) for v in values) >= 3 * len(values)
     names = list(dict.fromkeys(key for row in rows for key in row))
     return ["text"] if "text" in names else [name for name in names if not _IDENTIFIER.search(name) and prose(name)]
-
-
-def _text(path: Path, where: str, row: dict[str, Any], columns: list[str]) -> str:
-    values = [row[c] for c in columns if row.get(c) is not None]
-    if not values or not all(isinstance(v, str) for v in values):
-        raise SuiteError(f"{path}, {where} has no text in {' + '.join(columns)}: {str(row)[:80]}")
-    return "\n".join(values)

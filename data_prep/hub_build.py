@@ -15,9 +15,11 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import datasets
 import numpy as np
+from tokenizers import Tokenizer
 
 from data_prep import tokenizer
 from data_prep.config import CorpusConfig, Say
@@ -27,9 +29,6 @@ from lib.data import SPLITS, load_tokenizer
 from lib.errors import SuiteError, require
 from lib.files import write_atomically
 from lib.text import duration
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 CHUNK = 1 << 21         # characters that are tokenised together, on all cores: the most work that a kill costs
 MARGIN = 1.5            # documents held out, over those asked for; the surplus is left out
@@ -44,7 +43,6 @@ def build(config: CorpusConfig, work: Path, say: Say) -> tuple[Facts, Facts]:
     Returns the manifest's facts by domain, and its further entries. Nothing is written before every data set, its
     columns and the tokeniser have been seen.
     """
-    import datasets
     datasets.disable_progress_bars()        # `say` reports instead
     readers = []
     for name in config.domains:
@@ -64,13 +62,6 @@ def build(config: CorpusConfig, work: Path, say: Say) -> tuple[Facts, Facts]:
         facts[filling.name] = filling.finish()
     return facts, {"tokenizer": config.tokenizer or "the suite's own", "apart": list(config.apart),
                    "evaluations": evaluations}
-
-
-def shortages(config: CorpusConfig, facts: Facts) -> list[str]:
-    """A sentence for each finite domain that has less than was asked for."""
-    there = {name: [counts[split]["tokens"] for split in SPLITS] for name, counts in facts.items()}
-    return [f"{name} has {train:,} training and {heldout:,} held-out tokens in all, fewer than were asked for"
-            for name, (train, heldout) in there.items() if [train, heldout] != list(config.asked.values())]
 
 
 def own_pieces(config: CorpusConfig, readers: Iterable[Reader], named: Tokenizer | None, work: Path,

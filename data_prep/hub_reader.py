@@ -6,14 +6,15 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count, groupby
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
+
+import datasets
+import huggingface_hub.errors as refusals
+import pyarrow
 
 from data_prep.config import Say
 from data_prep.hub import SUFFIXES, HubSet, find
 from lib.errors import SuiteError
-
-if TYPE_CHECKING:
-    import pyarrow
 
 ATTEMPTS = 6        # that fail in a row end the reading; `datasets` repeats a request itself before an attempt fails
 WAIT = 5.0          # seconds before the second attempt; twice as long before each further one
@@ -35,18 +36,13 @@ class HubDocument(NamedTuple):
     passed_over: int            # rows without text since the document before
 
 
-class Disconnected(SuiteError):
-    """The hub was out of reach for too long."""
-
-
 def passing(error: BaseException) -> bool:
     """Whether an error is temporary: one of the network, but not the hub's refusal of a name or a person."""
-    import huggingface_hub.errors as hub
     status = getattr(getattr(error, "response", None), "status_code", None) or getattr(error, "status", None)
-    if status in REFUSED or isinstance(error, (FileNotFoundError, PermissionError, hub.RepositoryNotFoundError,
-                                               hub.OfflineModeIsEnabled, hub.EntryNotFoundError)):
+    if status in REFUSED or isinstance(error, (FileNotFoundError, PermissionError, refusals.EntryNotFoundError,
+                                               refusals.RepositoryNotFoundError, refusals.OfflineModeIsEnabled)):
         return False
-    return any(kind.__module__.split(".")[0] in CLIENTS or kind in (OSError, getattr(hub, "XetDownloadError", None))
+    return any(kind.__module__.split(".")[0] in CLIENTS or kind in (OSError, refusals.XetDownloadError)
                for kind in type(error).__mro__)
 
 
@@ -68,8 +64,8 @@ def wait_or_raise(what: str, error: Exception, instead: str, number: int, say: S
         raise SuiteError(f"{what} cannot be read ({told}). It may be gone, gated or renamed: with a token of an "
                          f"account that may read it (hf auth login) run again; or {instead}") from error
     if number >= ATTEMPTS:
-        raise Disconnected(f"{what}: the hub did not answer {ATTEMPTS} times in a row ({told}). What was read is kept; "
-                           f"run again to go on from there, or {instead}") from error
+        raise SuiteError(f"{what}: the hub did not answer {ATTEMPTS} times in a row ({told}). What was read is kept; "
+                         f"run again to go on from there, or {instead}") from error
     wait = WAIT * 2 ** (number - 1)
     say(f"{what}: {told}; trying again in {wait:.0f} s")
     time.sleep(wait)
@@ -77,7 +73,6 @@ def wait_or_raise(what: str, error: Exception, instead: str, number: int, say: S
 
 def tables(file: str, row: int) -> Iterator[pyarrow.Table]:
     """The rows of a file from `row` on, in order, at most ROWS at a time."""
-    import datasets
     kind = next((kind for suffix, kind in SUFFIXES.items() if suffix in file.lower()[-len(".jsonl.gz"):]), "parquet")
     options = {"batch_size": ROWS} if kind == "parquet" else {}     # the default, a row group, fails where it is empty
     rows = datasets.load_dataset(kind, data_files={"train": [file]}, split="train", streaming=True, **options)
@@ -122,7 +117,6 @@ class Reader:
                 wait_or_raise(f"{self.where(number)}, row {row}", error, source.set.remedy, failed, self._say)
 
     def _strings(self, table: pyarrow.Table, column: str, number: int, row: int) -> list[str | None]:
-        import pyarrow
         where = f"{self.where(number)}, rows from {row}"
         if column not in table.column_names:
             known = ", ".join(table.column_names)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce
 
-from data_prep.sources import Document
 from data_prep.words import LEXICON, Writer, finished, listed, sentence
 
 
@@ -260,9 +259,3 @@ def worksheet(seed: int, number: int) -> str:
     key = "; ".join(f"problem {k}: {problems[k].result}" for k in w.some(list(problems), len(problems)))
     parts.append(w.pick(("Key: ", "All answers: ", "Answers. ")) + key + ".")
     return finished("\n\n".join(parts))
-
-
-def worksheets(seed: int) -> Iterator[Document]:
-    """Without end."""
-    for number in itertools.count():
-        yield Document(f"worksheet {number}", worksheet(seed, number))

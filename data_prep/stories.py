@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from data_prep.sources import Document
 from data_prep.words import LEXICON, Writer, finished, listed, sentence
 
 Slots = dict[str, str]
@@ -185,9 +184,3 @@ class Story:
         asked = [self._write(layout, q=self._write(f"{question}?", **slots), a=self._write(answer, **slots))
                  for question, answer, slots in questions]
         return self._write(w.pick(TEMPLATES["endings"]), holder=self.holder) + "\n\n" + joint.join(asked)
-
-
-def stories(seed: int) -> Iterator[Document]:
-    """Without end."""
-    for number in itertools.count():
-        yield Document(f"story {number}", Story(seed, number).text)

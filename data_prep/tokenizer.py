@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lib.data import load_tokenizer
 from lib.errors import SuiteError
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 SAMPLE = 2_000_000        # bytes of each domain's training split; more changes the pieces of a small vocabulary little
 END = "<|endoftext|>"     # ends every document; number 0 of the suite's own pieces
@@ -22,7 +19,6 @@ ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "<|eos|>", "<|eot_id|>", "[SEP]
 
 def train(texts: Iterable[str], vocab: int) -> Tokenizer:
     """A tokeniser of at most `vocab` pieces: END, 256 bytes, merges. Fewer if the text has no more pairs to merge."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -65,10 +61,8 @@ def named(name: str) -> Tokenizer:
 
 def end_of(tokenizer: Tokenizer) -> int:
     """The number of the piece that ends a document."""
-    for name in ENDS:
-        number = tokenizer.token_to_id(name)
-        if number is not None:
-            return number
+    if (numbers := [number for name in ENDS if (number := tokenizer.token_to_id(name)) is not None]):
+        return numbers[0]
     raise SuiteError(f"the tokeniser has no piece that ends a text (none of {', '.join(ENDS)}); name another one")
 
 
