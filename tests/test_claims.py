@@ -140,10 +140,9 @@ def test_when_an_interval_decides_then_its_p_is_small_and_else_it_is_not():
 def test_when_several_are_compared_then_all_must_hold_and_one_contradicts_at_its_number_of_tries():
     below = Region.read({"below": 0})
     good, better, bad, unsure = (Interval(m, m - h, m + h, 9) for m, h in ((-2, 1), (-9, 1), (2, 1), (-0.5, 1)))
-    held, broke = decide(below, [better, good]), decide(below, [good, bad, unsure])
-    assert (held.side, held.at) == (True, 1) and held.p == pytest.approx(good.p())      # the weakest one decides
-    assert decide(below, [good, unsure]).side is None
-    assert (broke.side, broke.at) == (False, 1) and broke.p == pytest.approx(3 * bad.p())
+    assert decide(below, [better, good]) == (True, pytest.approx(good.p()), 1)        # the weakest one decides
+    assert decide(below, [good, unsure])[0] is None
+    assert decide(below, [good, bad, unsure]) == (False, pytest.approx(3 * bad.p()), 1)
 
 
 # Verdicts

@@ -226,7 +226,7 @@ def test_when_notebooks_share_a_run_then_it_counts_once_and_when_recipes_differ_
     longer = [dataclasses.replace(s, train_tokens=2 * s.train_tokens) for s in alone]
     learned = dataclasses.replace(alone[0], parameters=alone[0].parameters + 8)
     assert len(summary.groups(alone + longer)) == 2 and len(summary.groups([alone[0], learned])) == 1
-    assert "trained on 5.00 M tokens" in pictures.chart(summary.groups(alone + longer)).alt
+    assert "trained on 5.00 M tokens" in pictures.chart(summary.groups(alone + longer))["alt"]
 
 
 # Files
@@ -262,7 +262,7 @@ def test_when_the_page_is_built_again_then_only_the_time_differs_and_columns_are
 
 def test_when_what_the_page_is_made_from_is_broken_then_the_error_names_it(site):
     notebook, table = paths.executed(PROFILE) / f"{RUNNING}.ipynb", paths.results(PROFILE) / f"{RUNNING}.csv"
-    for state, message in (("dine", "did you mean 'done'"), ("done", f"{RUNNING}.ipynb is missing"),
+    for state, message in (("done", f"{RUNNING}.ipynb is missing"),
                            ("done", f"{RUNNING}.ipynb is not a notebook"), ("done", "f{16}")):
         with pytest.raises(SuiteError, match=message):
             build(PROFILE, {RUNNING: NotebookStatus(state)})

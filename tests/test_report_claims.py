@@ -13,6 +13,7 @@ from bs4 import BeautifulSoup
 from report_site import (ALL_PATTERNS, DONE, EVIDENCE, LONG, PLACES, PROFILE, SPREAD, STATUS, WAITING, WITH_ALL,
                          all_patterns, judgement)
 
+from lib import paths
 from suite.claims import as_json
 from suite.report import ledger, pictures, summary
 
@@ -90,7 +91,7 @@ def test_when_a_row_leads_to_its_evidence_then_it_is_the_heading_else_the_notebo
 
 
 def test_when_the_page_is_written_then_it_is_judged_once_and_ledger_json_holds_it(site, monkeypatch):
-    claims, path = site.claims, ledger.path_of(PROFILE)
+    claims, path = site.claims, paths.report(PROFILE) / "ledger.json"
     calls = site.judging(claims)
     site.build(WITH_ALL)
     assert calls == [(PROFILE, "the corpus", (DONE, ALL_PATTERNS))]
@@ -152,7 +153,7 @@ def test_when_an_interval_is_narrow_then_more_decimals_are_shown():
 def test_when_an_interval_is_drawn_then_places_are_its_numbers_and_the_claimed_side_is_shaded(
         region, effect, low, high):
     own = judgement("F1", "fibonacci", "undecided", region=region, effect=effect, low=low, high=high)
-    svg = BeautifulSoup(ledger.Row(own).plot, "html.parser")
+    svg = BeautifulSoup(ledger.plot(own), "html.parser")
     start, end = map(float, re.fullmatch(r"M([\d.]+) 7H([\d.]+)", svg.select_one(".span")["d"]).groups())
     point, left = float(svg.circle["cx"]), float(svg.rect["x"])
 
@@ -197,7 +198,7 @@ def test_when_there_are_seeds_then_the_interval_is_students_over_them(site, tmp_
         middle = np.log(NEAR[place.name]) + losses.mean()
         assert np.log(place.near) == pytest.approx(middle) and len(place.series.runs) == 3
         assert np.log(place.series.interval) == pytest.approx([middle - half, middle + half])
-    assert "interval of the mean over 3 seeds" in pictures.ranked(found).caption
+    assert "interval of the mean over 3 seeds" in pictures.ranked(found)["caption"]
 
 
 def test_when_perplexities_are_far_off_then_they_are_written_and_the_axis_ends_before(site, tmp_path):

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+
+from lib.data import Corpus
 from suite.claims.ledger import Claim, load
 from suite.claims.region import decide
 from suite.experiments import experiment
 from suite.experiments.base import Job, Parameters
+from suite.run.database import Database
+from suite.settings.profiles import Profile
 from suite.study.frames import NotTested, Study
 from suite.study.stats import LEVEL, Interval, holm, seed_words
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from lib.data import Corpus
-    from suite.settings.profiles import Profile
 
 COLUMNS = ("identifier", "document", "statement", "verdict", "effect", "low", "high", "unit", "p", "seeds", "runs")
 
@@ -65,15 +65,9 @@ class Judgement:
 
 def judge(profile: Profile, corpus: Corpus, notebooks: Sequence[str]) -> list[Judgement]:
     """Every claim of the ledger, in its order. notebooks: those that are finished at this profile."""
-    @cache
-    def database() -> Any:
-        from suite.run.database import Database
-        return Database(profile.name, corpus, create=False)
-    try:
+    with ExitStack() as stack:
+        database = cache(lambda: stack.enter_context(closing(Database(profile.name, corpus, create=False))))
         return judge_from(load(), lambda name: Evidence(profile, name, notebooks, database))
-    finally:
-        if database.cache_info().currsize:
-            database().close()
 
 
 def judge_from(claims: Sequence[Claim], study: Callable[[str], Study]) -> list[Judgement]:
@@ -110,20 +104,16 @@ def ask(claim: Claim, of: Callable[[str], Study]) -> Judgement:
         return Judgement(claim, verdict, sentence, own.estimate, own.low, own.high, p, seeds, runs)
     worst = max(parts, key=lambda part: region.excess(part.estimate))
     verdict = "supported" if all(region.contains(part.estimate) for part in parts) else "contradicted"
-    said = f"{worst.estimate:.4g} {claim.unit}".strip() + ("" if claim.exact else ", without an interval")
-    sentence = f"{worst.what}{which}: {said}{few(seeds)}."
-    return Judgement(claim, verdict, sentence, worst.estimate, seeds=seeds, runs=runs)
+    number = f"{worst.estimate:.4g} {claim.unit}".strip()
+    said = ", ".join(filter(None, (number, "" if claim.exact else "without an interval", seed_words(seeds))))
+    return Judgement(claim, verdict, f"{worst.what}{which}: {said}.", worst.estimate, seeds=seeds, runs=runs)
 
 
 def corrected(own: Judgement, p: float) -> Judgement:
     """The judgement with Holm's p value: the side that the intervals are on counts if p stays small."""
     said = f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
-    return replace(own, p=p, verdict=own.verdict if p < 1 - LEVEL else "undecided",
-                   sentence=f"{own.sentence}, {said} after Holm's correction{few(own.seeds)}.")
-
-
-def few(seeds: int) -> str:
-    return f", {seed_words(seeds)}" if seed_words(seeds) else ""
+    sentence = ", ".join(filter(None, (own.sentence, f"{said} after Holm's correction", seed_words(own.seeds))))
+    return replace(own, p=p, verdict=own.verdict if p < 1 - LEVEL else "undecided", sentence=f"{sentence}.")
 
 
 def as_json(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
@@ -139,7 +129,6 @@ def as_json(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
 
 def as_table(judgements: Sequence[Judgement]) -> pd.DataFrame:
     """The judgements for claims.csv: one row a claim, `runs` a list of fingerprints with spaces between."""
-    import pandas as pd
     rows = [{**entry, "low": own.low, "high": own.high, "runs": " ".join(own.runs)}
             for entry, own in zip(as_json(judgements), judgements, strict=True)]
     return pd.DataFrame(rows).filter(COLUMNS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +17,14 @@ from suite.claims.region import Region
 from suite.settings.parameters import Strict, checked, notebook_names
 from suite.settings.profiles import StrictLoader
 from suite.study.frames import Study
+from suite.study.stats import ENOUGH_SEEDS, LEVEL
 
 LEDGER = Path(__file__).with_name("ledger.yaml")
-DOCUMENTS = ("fibonacci", "powerlaw", "christoffel", "audit", "suite")
+# Short and long names of the documents, in the order of the page.
+DOCUMENTS = {"fibonacci": ("Fibonacci", "Depth-staggered Fibonacci offsets"),
+             "powerlaw": ("Power law", "Critical power-law edges"),
+             "christoffel": ("Christoffel", "Christoffel-balanced offsets"),
+             "audit": ("Audit", "Audit of the documents"), "suite": ("Suite", "The suite's own questions")}
 Words = Annotated[str, Field(min_length=1)]
 
 
@@ -54,10 +60,10 @@ class Published(Strict):
     source: Words
     recompute: Called
 
-    @classmethod
-    def read(cls, value: Any) -> Any:
-        """From the ledger; what is no mapping is left to pydantic."""
-        return checked(cls, value, "published", "key") if isinstance(value, dict) else value
+
+def read_published(value: Any) -> Any:
+    """From the ledger; what is no mapping is left to pydantic."""
+    return checked(Published, value, "published", "key") if isinstance(value, dict) else value
 
 
 class Claim(Strict):
@@ -70,7 +76,7 @@ class Claim(Strict):
     notebook: Annotated[str, AfterValidator(lambda name: one_of(name, notebook_names(), "notebook"))]
     section: Words
     measure: Called
-    published: Annotated[Published | None, BeforeValidator(Published.read)] = None
+    published: Annotated[Published | None, BeforeValidator(read_published)] = None
 
     @property
     def unit(self) -> str:
@@ -83,8 +89,17 @@ class Claim(Strict):
 
     @property
     def rule(self) -> str:
-        """What is supported and what is contradicted."""
-        return self.supported_if.rule(self.measure.kind)
+        """What is supported and what is contradicted, in words."""
+        measure, where = self.measure.kind, f"{self.supported_if.words} {self.unit}".strip()
+        if measure.exact:
+            whose = "every number is" if measure.every else "the number is"
+            return f"Supported if {whose} {where}, else contradicted; it is exact, so there is no interval."
+        what, other, again = (("every comparison's", "of one of them ", " after a correction for their number")
+                              if measure.every else ("its", "", ""))
+        few = f" With fewer than {ENOUGH_SEEDS} seeds there is no interval, and the mean decides."
+        return (f"Supported if the effect is {where}: {what} whole {100 * LEVEL:.0f} % interval, with "
+                f"p < {1 - LEVEL:.2g} after Holm's correction over the ledger; contradicted if the whole interval "
+                f"{other}lies outside, with the same p{again}; else undecided.{few if measure.by_run else ''}")
 
 
 @cache
@@ -98,8 +113,6 @@ def load(path: Path = LEDGER) -> tuple[Claim, ...]:
         raise SuiteError(f"{path.name} is not a list of claims")
     claims = [checked(Claim, entry, f"{path.name}, claim {entry.get('id', f'number {number}')}", "key")
               for number, entry in enumerate(entries, 1)]
-    ids = [claim.id for claim in claims]
-    for claim in claims:
-        if ids.count(claim.id) > 1:
-            raise SuiteError(f"{path.name}: two claims have the id {claim.id}: give one another")
+    if twice := [name for name, count in Counter(claim.id for claim in claims).items() if count > 1]:
+        raise SuiteError(f"{path.name}: two claims have the id {twice[0]}: give one another")
     return tuple(claims)

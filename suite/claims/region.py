@@ -6,15 +6,10 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
 
 from lib.errors import SuiteError, one_of, require
-from suite.study.stats import ENOUGH_SEEDS, LEVEL, Interval
+from suite.study.stats import Interval
 
-if TYPE_CHECKING:
-    from suite.claims.measures import Measure
-
-# Each kind of region in words.
 KINDS = {"below": "below {high:g}", "above": "above {low:g}", "at_most": "at most {high:g}",
          "at_least": "at least {low:g}", "equals": "{low:g}", "between": "between {low:g} and {high:g}"}
 
@@ -29,8 +24,6 @@ class Region:
     @classmethod
     def read(cls, value: object) -> Region:
         """From the ledger; a `SuiteError` says what is wrong."""
-        if isinstance(value, Region):
-            return value
         if not isinstance(value, Mapping) or len(value) != 1:
             raise SuiteError(f"one of {', '.join(KINDS)} with its number")
         (kind, given), = value.items()
@@ -47,6 +40,10 @@ class Region:
         beyond = operator.le if self.kind in ("below", "above") else operator.lt
         return beyond(high, self.low) or beyond(self.high, low)
 
+    @property
+    def words(self) -> str:
+        return KINDS[self.kind].format(low=self.low, high=self.high)
+
     def contains(self, value: float) -> bool:
         return not self.outside(value, value)
 
@@ -55,9 +52,8 @@ class Region:
 
     def side(self, found: Interval) -> bool | None:
         """Whether the whole interval lies inside (True) or outside (False); None: on both sides of a boundary."""
-        if self.contains(found.low) and self.contains(found.high):
-            return True
-        return False if self.outside(found.low, found.high) else None
+        inside = self.contains(found.low) and self.contains(found.high)
+        return True if inside else False if self.outside(found.low, found.high) else None
 
     def p(self, found: Interval) -> float:
         """p value against the nearest boundary."""
@@ -67,34 +63,17 @@ class Region:
         """How far a value lies beyond the region (below 0: inside); the largest is the worst of several."""
         return max(self.low - value, value - self.high)
 
-    def rule(self, measure: Measure) -> str:
-        """The rule of the verdict on what `measure` gives, in words."""
-        where = f"{KINDS[self.kind].format(low=self.low, high=self.high)} {measure.unit}".strip()
-        if measure.exact:
-            whose = "every number is" if measure.every else "the number is"
-            return f"Supported if {whose} {where}, else contradicted; it is exact, so there is no interval."
-        what, other, again = (("every comparison's", "of one of them ", " after a correction for their number")
-                              if measure.every else ("its", "", ""))
-        few = f" With fewer than {ENOUGH_SEEDS} seeds there is no interval, and the mean decides."
-        return (f"Supported if the effect is {where}: {what} whole {100 * LEVEL:.0f} % interval, with "
-                f"p < {1 - LEVEL:.2g} after Holm's correction over the ledger; contradicted if the whole interval "
-                f"{other}lies outside, with the same p{again}; else undecided.{few if measure.by_run else ''}")
 
+def decide(region: Region, found: Sequence[Interval]) -> tuple[bool | None, float, int]:
+    """What several intervals say together before the correction: their side, its p value, which one decides.
 
-class Decision(NamedTuple):
-    """What several intervals say together before the correction: their side, its p value, the one that decides."""
-    side: bool | None
-    p: float
-    at: int
-
-
-def decide(region: Region, found: Sequence[Interval]) -> Decision:
-    """All must lie inside for a claim to hold (p: the largest). One outside contradicts it (p: the smallest times their
-    number, since any of them might have)."""
+    All must lie inside for a claim to hold (p: the largest). One outside contradicts it (p: the smallest times their
+    number, since any of them might have).
+    """
     sides, p = [region.side(own) for own in found], [region.p(own) for own in found]
     outside = [at for at, own in enumerate(found) if not region.contains(own.estimate)]
     if outside:
         at = min(outside, key=lambda n: (p[n], -region.excess(found[n].estimate)))
-        return Decision(False if sides[at] is False else None, min(1.0, len(found) * p[at]), at)
+        return False if sides[at] is False else None, min(1.0, len(found) * p[at]), at
     at = max(range(len(found)), key=lambda n: (p[n], region.excess(found[n].estimate)))
-    return Decision(True if all(sides) else None, p[at], at)
+    return True if all(sides) else None, p[at], at

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lib import paths
-from lib.errors import one_of
 from lib.files import write_atomically
 from suite.settings import profiles
 
@@ -21,8 +20,7 @@ class NotebookStatus:
 
 
 def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") -> Path:
-    """Write outputs/<profile>/report/index.html with ledger.json, and README.md beside the tables; returns the page's
-    path.
+    """Write index.html and ledger.json to outputs/<profile>/report, and README.md beside the tables; returns the page.
 
     status: every notebook of the suite by name, in the order of the page. Only what belongs to a notebook that is done
     or fresh counts as a result, and every claim of the ledger is judged from it; of a failed one the partial output is
@@ -32,9 +30,7 @@ def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") 
     """
     from data_prep.build import existing         # imported when there is a page to write: nbconvert and matplotlib, too
     from suite import claims
-    from suite.report import facts, ledger, page, pages
-    for name, notebook in status.items():
-        one_of(notebook.state, pages.WORDS, f"state of notebook {name}")
+    from suite.report import facts, ledger, page
     finished = [name for name, notebook in status.items() if notebook.state in page.DONE]
     found, loaded = facts.Facts.read(profile, corpus, finished), profiles.load(profile, corpus)
     text = existing(loaded.corpus)                           # nothing is judged where there is no text to have run on

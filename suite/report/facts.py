@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -73,7 +73,13 @@ class Facts:
         """From the tables of finished notebooks; a `SuiteError` for a run or a corpus that is no longer there."""
         table = summary.read_tables(paths.results(profile), finished)
         runs = read_runs(profile, table.loc[table["run"] != "", ["run", "experiment"]].drop_duplicates())
-        return cls(profile, corpus, table, runs, read_texts(dict.fromkeys(run["data"] for run in runs if run["data"])))
+        corpora = [Corpus(manifest.parent) for manifest in sorted(paths.corpora().glob("[!.]*/manifest.json"))]
+        there = {text.fingerprint: Text(text.fingerprint, text.manifest) for text in corpora}
+        wanted = dict.fromkeys(run["data"] for run in runs if run["data"])
+        if gone := [fingerprint for fingerprint in wanted if fingerprint not in there]:
+            raise SuiteError(f"no corpus in {paths.corpora()} has the fingerprint {gone[0]} that runs were trained on; "
+                             "run the report again, it is built anew")
+        return cls(profile, corpus, table, runs, [there[fingerprint] for fingerprint in wanted])
 
     @property
     def description(self) -> str:
@@ -138,14 +144,3 @@ def described(row: sqlite3.Row, notebooks: Sequence[str]) -> dict[str, Any]:
               for name in ("model", "train", "data")]
     return {**row, "config": run, "versions": json.loads(row["versions"]), "notebooks": notebooks, "recipe": recipe,
             "settings": settings(run.pattern), "threads": f"{row['threads']} thread{'s' * (row['threads'] != 1)}"}
-
-
-def read_texts(wanted: Iterable[str]) -> list[Text]:
-    """The corpora with these fingerprints."""
-    corpora = [Corpus(manifest.parent) for manifest in sorted(paths.corpora().glob("[!.]*/manifest.json"))]
-    there = {corpus.fingerprint: Text(corpus.fingerprint, corpus.manifest) for corpus in corpora}
-    for fingerprint in wanted:
-        if fingerprint not in there:
-            raise SuiteError(f"no corpus in {paths.corpora()} has the fingerprint {fingerprint} that runs were trained "
-                             "on; run the report again, it is built anew")
-    return [there[fingerprint] for fingerprint in wanted]

@@ -25,7 +25,6 @@ from mdit_py_plugins.dollarmath.index import math_inline_dollar
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-_NAMESPACE = "http://www.w3.org/1998/Math/MathML"
 # MathML elements that latex2mathml writes, with the number of children of those that have a fixed one.
 _MATHML: dict[str, int | None] = {
     "mfrac": 2, "mroot": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder": 2, "mover": 2, "munderover": 3,
@@ -54,7 +53,7 @@ def mathml(tex: str, block: bool = False) -> str:
     if not complete:
         delimiter = "$$" if block else "$"
         return f'<code class="tex">{delimiter}{html.escape(tex, quote=False)}{delimiter}</code>'
-    return converted.replace(f' xmlns="{_NAMESPACE}"', f' alttext="{html.escape(tex.strip())}"', 1)
+    return converted.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', f' alttext="{html.escape(tex.strip())}"', 1)
 
 
 def _complete(element: ElementTree.Element) -> bool:

@@ -6,8 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -16,94 +14,62 @@ from lib import paths
 from lib.errors import one_of
 from lib.files import write_atomically
 from suite.claims import Judgement, as_json, as_table
+from suite.claims.ledger import DOCUMENTS
 from suite.report.html import slug
 
 # What the page calls a verdict, and the mark that says it without colour.
 VERDICTS = {"supported": ("supported", "\u2713"), "contradicted": ("contradicted", "\u2717"),
             "undecided": ("undecided at this profile", "?"), "not tested": ("not tested here", "\u2013"),
             "failed": ("could not be judged", "!")}
-# Short and long names of the documents, in the order of the page.
-DOCUMENTS = {"fibonacci": ("Fibonacci", "Depth-staggered Fibonacci offsets"),
-             "powerlaw": ("Power law", "Critical power-law edges"),
-             "christoffel": ("Christoffel", "Christoffel-balanced offsets"),
-             "audit": ("Audit", "Audit of the documents"),
-             "suite": ("Suite", "The suite's own questions")}
 WIDE, HIGH = 132, 14          # of the small picture of an interval, pixels
 
 
-@dataclass(frozen=True)
-class Row:
-    """A claim as the template sees it. elsewhere: (profile, verdict) where it was judged too."""
-    judgement: Judgement
-    elsewhere: Sequence[tuple[str, str]] = ()
-
-    @property
-    def anchor(self) -> str:
-        """Of the heading that the evidence stands under."""
-        return f"{self.judgement.claim.notebook}-{slug(self.judgement.claim.section)}"
-
-    @property
-    def value(self) -> str:
-        """The effect alone, without its unit; empty: there is none."""
-        return "" if self.judgement.effect is None else written(self.judgement.effect, digits(self.judgement))
-
-    @property
-    def why(self) -> str:
-        """Why there is no effect; the verdict beside it says already that it was not tested."""
-        said = self.judgement.sentence.removeprefix("Not tested: ")
-        return said[:1].upper() + said[1:]
-
-    @property
-    def interval(self) -> str:
-        own = self.judgement
-        return "" if own.low is None else " to ".join(written(end, digits(own)) for end in (own.low, own.high))
-
-    @property
-    def p(self) -> str:
-        return "below 0.001" if self.judgement.p < 0.001 else f"{self.judgement.p:.3f}"
-
-    @property
-    def held_back(self) -> bool:
-        """Whether the interval alone would decide, but not after the correction for all that the ledger asks."""
-        own = self.judgement
-        return own.verdict == "undecided" and own.low is not None and own.claim.supported_if.side(own) is not None
-
-    @property
-    def published(self) -> str:
-        """The published value with its unit; empty: there is none."""
-        value = self.judgement.claim.published
-        return "" if value is None else f"{written(value.value, None)} {value.unit}".strip()
-
-    @property
-    def plot(self) -> Markup:
-        """A point, its interval and zero on one line, what the claim says shaded; empty where there is no interval."""
-        own, region = self.judgement, self.judgement.claim.supported_if
-        if own.low is None or own.high <= own.low:
-            return Markup("")
-        ends = (own.low, own.high, own.effect, *region.boundaries())
-        room = 0.15 * (max(ends) - min(ends))
-        left, right = min(ends) - room, max(ends) + room
-
-        def x(value: float) -> float:
-            return WIDE * (min(max(value, left), right) - left) / (right - left)
-        zero = f'<path class="zero" d="M{x(0.0):.1f} 0V{HIGH}"/>' if left < 0 < right else ""
-        shaded = max(1.0, x(region.high) - x(region.low))
-        return Markup(f'<svg class="interval" viewBox="0 0 {WIDE} {HIGH}" width="{WIDE}" height="{HIGH}" '
-                      f'aria-hidden="true"><rect x="{x(region.low):.1f}" width="{shaded:.1f}" height="{HIGH}"/>'
-                      f'{zero}<path class="span" d="M{x(own.low):.1f} {HIGH // 2}H{x(own.high):.1f}"/>'
-                      f'<circle cx="{x(own.effect):.1f}" cy="{HIGH // 2}" r="3"/></svg>')
+def row(own: Judgement, others: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """A claim as the template sees it. others: see `verdicts_of_others`."""
+    claim, decimals, published = own.claim, digits(own), own.claim.published
+    said = own.sentence.removeprefix("Not tested: ")       # the verdict beside it says already that it was not tested
+    return {
+        "judgement": own, "plot": plot(own),
+        "elsewhere": [(profile, verdicts[claim.id]) for profile, verdicts in others.items() if claim.id in verdicts],
+        "anchor": f"{claim.notebook}-{slug(claim.section)}",            # of the heading that the evidence stands under
+        "value": "" if own.effect is None else written(own.effect, decimals),             # without its unit
+        "why": said[:1].upper() + said[1:],                                               # there is no effect
+        "interval": "" if own.low is None else f"{written(own.low, decimals)} to {written(own.high, decimals)}",
+        "p": "" if own.p is None else "below 0.001" if own.p < 0.001 else f"{own.p:.3f}",
+        # whether the interval alone would decide, but not after the correction for all that the ledger asks
+        "held_back": own.verdict == "undecided" and own.low is not None and claim.supported_if.side(own) is not None,
+        "published": "" if published is None else f"{written(published.value, None)} {published.unit}".strip()}
 
 
-def documents(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def plot(own: Judgement) -> Markup:
+    """A point, its interval and zero on one line, what the claim says shaded; empty where there is no interval."""
+    region = own.claim.supported_if
+    if own.low is None or own.high <= own.low:
+        return Markup("")
+    ends = (own.low, own.high, own.effect, *region.boundaries())
+    room = 0.15 * (max(ends) - min(ends))
+    left, right = min(ends) - room, max(ends) + room
+
+    def x(value: float) -> float:
+        return WIDE * (min(max(value, left), right) - left) / (right - left)
+    zero = f'<path class="zero" d="M{x(0.0):.1f} 0V{HIGH}"/>' if left < 0 < right else ""
+    shaded = max(1.0, x(region.high) - x(region.low))
+    return Markup(f'<svg class="interval" viewBox="0 0 {WIDE} {HIGH}" width="{WIDE}" height="{HIGH}" '
+                  f'aria-hidden="true"><rect x="{x(region.low):.1f}" width="{shaded:.1f}" height="{HIGH}"/>'
+                  f'{zero}<path class="span" d="M{x(own.low):.1f} {HIGH // 2}H{x(own.high):.1f}"/>'
+                  f'<circle cx="{x(own.effect):.1f}" cy="{HIGH // 2}" r="3"/></svg>')
+
+
+def documents(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The claims of each document, in the ledger's order, with the document's names and how many have each verdict."""
-    by_name = {name: [row for row in rows if row.judgement.claim.document == name] for name in DOCUMENTS}
-    return [{"name": name, "short": DOCUMENTS[name][0], "title": DOCUMENTS[name][1], "rows": own, "counts": counts(own)}
-            for name, own in by_name.items() if own]
+    return [{"name": name, "short": short, "title": title, "rows": own, "counts": counts(own)}
+            for name, (short, title) in DOCUMENTS.items()
+            if (own := [row for row in rows if row["judgement"].claim.document == name])]
 
 
-def counts(rows: Iterable[Row]) -> dict[str, int]:
+def counts(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
     """How many have each verdict, in the order of `VERDICTS`; failed ones only where there are any."""
-    found = Counter(row.judgement.verdict for row in rows)
+    found = Counter(row["judgement"].verdict for row in rows)
     return {name: found[name] for name in VERDICTS if found[name] or name != "failed"}
 
 
@@ -123,16 +89,10 @@ def written(value: float, decimals: int | None) -> str:
     return text.replace("-", "\u2212")
 
 
-# ledger.json
-
-def path_of(profile: str) -> Path:
-    return paths.report(profile) / "ledger.json"
-
-
 def write(profile: str, judgements: Sequence[Judgement]) -> None:
     """outputs/<profile>/report/ledger.json and outputs/<profile>/results/claims.csv, each in one step."""
     text = json.dumps(as_json(judgements), indent=1, ensure_ascii=False, allow_nan=False)
-    write_atomically(path_of(profile), (text + "\n").encode())
+    write_atomically(paths.report(profile) / "ledger.json", (text + "\n").encode())
     table = as_table(judgements).to_csv(index=False, lineterminator="\n")
     write_atomically(paths.results(profile) / "claims.csv", table.encode())
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nbconvert.filters import strip_ansi
 
@@ -17,85 +15,62 @@ from suite.experiments.base import COLUMNS
 from suite.report import ledger, pages, pictures, summary
 from suite.report.facts import Facts
 from suite.report.html import Section
-from suite.report.ledger import Row
 
 if TYPE_CHECKING:
     from suite.report import NotebookStatus
 
-TITLE = "Sparse attention: three proposals, one report"
 DONE = ("done", "fresh")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A notebook as the template sees it."""
-    name: str
-    status: NotebookStatus
-    section: Section
-    series: Sequence[tuple[str, Sequence[tuple[int, str]]]]      # of its table: name, and (seed, run) of each run
-    claims: Sequence[Row]                                        # that are judged from it
-
-    @property
-    def state(self) -> str:
-        return self.status.state
-
-    @property
-    def runs(self) -> int:
-        return len({run for _, runs in self.series for _, run in runs})
-
-    @property
-    def error(self) -> str:
-        return strip_ansi(self.status.error).strip()
-
-    @property
-    def error_line(self) -> str:
-        """The message alone: the last line of a traceback, after a first line that ends with a colon."""
-        lines = [line.strip() for line in self.error.splitlines() if line.strip()] or ["It gave no message."]
-        introduced = len(lines) > 1 and lines[0].endswith(":") and not lines[0].startswith("Traceback")
-        return f"{lines[0]} {lines[-1]}" if introduced else lines[-1]
 
 
 def page(facts: Facts, status: Mapping[str, NotebookStatus], judgements: Sequence[claims.Judgement]) -> str:
     """The page's HTML."""
     others, notes = ledger.verdicts_of_others(facts.profile, judgements)
-    rows = [Row(own, [(name, verdicts[own.claim.id]) for name, verdicts in others.items() if own.claim.id in verdicts])
-            for own in judgements]
+    rows = [ledger.row(own, others) for own in judgements]
     audit = pages.document(pages.AUDIT, list(status))
     entries = _entries(facts, status, rows, audit)
     series, ranking = summary.series_of(facts.table), pictures.ranking(facts.table)
     groups = summary.groups(series)
+    other_runs = set(facts.table["run"]) - set(summary.perplexities(facts.table)["run"]) - {""}    # of synthetic tasks
     return pages.environment().get_template("page.html.j2").render(
-        title=TITLE, facts=facts, when=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        title="Sparse attention: three proposals, one report", facts=facts,
+        when=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         css="".join((pages.TEMPLATES / f"{name}.css").read_text("utf-8") for name in ("page", "claims")),
-        notebooks=entries, audit=audit, finished=sum(entry.state in DONE for entry in entries),
-        failed=sum(entry.state == "failed" for entry in entries),
-        rows=rows, counts=ledger.counts(rows), documents=ledger.documents(rows), ledger_notes=notes,
-        other_profiles=list(others), sections=set(status),
-        headings={heading.anchor: heading.text for entry in entries for heading in entry.section.headings},
+        notebooks=entries, audit=audit, finished=sum(own.state in DONE for own in status.values()),
+        failed=sum(own.state == "failed" for own in status.values()), rows=rows, counts=ledger.counts(rows),
+        documents=ledger.documents(rows), ledger_notes=notes, other_profiles=list(others), sections=set(status),
+        headings={heading.anchor: heading.text for entry in entries for heading in entry["section"].headings},
         ranking=ranking, picture=pictures.ranked(ranking) if ranking else None, series=series, groups=groups,
-        chart=pictures.chart(groups) if groups else None, other_runs=summary.without_perplexity(facts.table),
+        chart=pictures.chart(groups) if groups else None, other_runs=len(other_runs),
         domains=list(dict.fromkeys(domain for own in series for domain in own.perplexity)))
 
 
-def _entries(facts: Facts, status: Mapping[str, NotebookStatus], rows: Sequence[Row],
-             audit: Section | None) -> list[Entry]:
-    """Every notebook, with what it concluded replaced by the ledger's rows."""
+def _entries(facts: Facts, status: Mapping[str, NotebookStatus], rows: Sequence[dict[str, Any]],
+             audit: Section | None) -> list[dict[str, Any]]:
+    """Every notebook as the template sees it, with what it concluded replaced by the ledger's rows."""
     anchors = {*status, *([audit.name, *audit.anchors] if audit else [])}
     box = pages.environment().get_template("macros.html.j2").module.claim_box
-    boxes = {row.judgement.claim.id: str(box(row)) for row in rows}
+    boxes = {row["judgement"].claim.id: str(box(row)) for row in rows}
     entries = []
     for name, notebook in status.items():
         path = paths.executed(facts.profile) / f"{name}.ipynb"
-        shown = notebook.state in DONE or (notebook.state == "failed" and error_in(path) == notebook.error)
+        # the notebook of a failed one may be of an earlier execution, which failed otherwise or was done
+        shown = notebook.state in DONE or notebook.state == "failed" and path.exists() and (
+            pages.read(path).metadata.get("suite", {}).get("error") == notebook.error)
         section = pages.render(path, name, facts.fingerprints, anchors, boxes) if shown else pages.unfinished(name)
-        judged = [row for row in rows if row.judgement.claim.notebook == name]
-        entries.append(Entry(name, notebook, section, facts.series_of(name), judged))
+        error, series = strip_ansi(notebook.error).strip(), facts.series_of(name)
+        entries.append({
+            "name": name, "state": notebook.state, "seconds": notebook.seconds, "section": section,
+            "error": error, "error_line": error_line(error), "series": series,
+            "runs": len({run for _, runs in series for _, run in runs}),
+            "claims": [row for row in rows if row["judgement"].claim.notebook == name]})
     return entries
 
 
-def error_in(executed: Path) -> str | None:
-    """The error that an execution left in its notebook; another one than the present is of an earlier execution."""
-    return pages.read(executed).metadata.get("suite", {}).get("error") if executed.exists() else None
+def error_line(error: str) -> str:
+    """The message alone: the last line of a traceback, after a first line that ends with a colon."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()] or ["It gave no message."]
+    introduced = len(lines) > 1 and lines[0].endswith(":") and not lines[0].startswith("Traceback")
+    return f"{lines[0]} {lines[-1]}" if introduced else lines[-1]
 
 
 def results_readme(facts: Facts) -> str:

@@ -31,27 +31,20 @@ KEYS = {"xycoords": ("axes fraction", "data"), "xytext": (26, 0), "textcoords": 
         "va": "center", "fontsize": 7.5, "annotation_clip": False}        # numbers in a column at the right edge
 
 
-@dataclass(frozen=True)
-class Picture:
-    """uri: the figure as SVG. alt: what it shows, in words."""
-    uri: str
-    alt: str
-    caption: str
-
-
-def picture(figure: Figure, alt: str, caption: str) -> Picture:
-    """The SVG has letters as outlines, so that it looks alike everywhere, and no date, so that it is the same twice."""
+def picture(figure: Figure, alt: str, caption: str) -> dict[str, str]:
+    """`uri`: the figure as SVG, its letters as outlines, so that it looks alike everywhere, without a date, so that it
+    is the same twice. `alt`: what it shows, in words. `caption`: as given."""
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "suite", "svg.fonttype": "path"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     svg = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
     uri = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
-    return Picture(uri, f"{alt} The table below has every value.", caption)
+    return {"uri": uri, "alt": f"{alt} The table below has every value.", "caption": caption}
 
 
 # Every series by its attended pairs
 
-def chart(groups: Sequence[Sequence[Series]]) -> Picture:
+def chart(groups: Sequence[Sequence[Series]]) -> dict[str, str]:
     """Perplexity against attended pairs of comparable series (`summary.groups`), one panel a group."""
     tables = {group[0].recipe if len(groups) > 1 else "": pd.DataFrame(
         {"pairs": [s.pairs for s in group], "mean": [s.mean for s in group],
@@ -116,7 +109,7 @@ def ranking(table: pd.DataFrame) -> Ranking | None:
     return Ranking(sorted(places, key=lambda place: (place.near, place.name)), length, longest)
 
 
-def ranked(found: Ranking) -> Picture:
+def ranked(found: Ranking) -> dict[str, str]:
     """What is equal and how many pairs that is, computed; what is not equal is named."""
     middle = float(np.median([place.series.pairs for place in found.places]))
     unequal = [place for place in found.places if abs(place.series.pairs - middle) > EQUAL * middle]

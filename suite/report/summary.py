@@ -141,11 +141,6 @@ def settings(row: pd.Series) -> str:
     return " ".join(filter(None, (f"W={window}" if window else "", str(row["setting"]))))
 
 
-def without_perplexity(table: pd.DataFrame) -> int:
-    """How many runs have no perplexity on text: models of synthetic tasks, which their own sections show."""
-    return len(set(table["run"]) - set(perplexities(table)["run"]) - {""})
-
-
 def groups(series: Sequence[Series]) -> list[list[Series]]:
     """Series that may be compared (`Series.comparable`)."""
     found: list[list[Series]] = []
