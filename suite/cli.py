@@ -22,7 +22,6 @@ from suite.settings import profiles
 from suite.settings.parameters import notebook_names
 
 if TYPE_CHECKING:
-    from lib.data import Corpus
     from suite.run.hosts import Hosts
 
 INTERRUPTED = 130
@@ -36,13 +35,8 @@ runs = typer.Typer(help="list, show and export the runs of a profile", rich_mark
 app.add_typer(runs, name="runs")
 
 
-def absolute(folder: str) -> str:
-    return str(Path(folder).expanduser().resolve()) if folder else ""
-
-
 ProfileName = Annotated[str, Option("--profile", help="a name in profiles/")]
-Folder = Annotated[str, Option("--corpus", metavar="FOLDER", callback=absolute,
-                               help="a person's own text, one subfolder per domain")]
+Folder = Annotated[str, Option("--corpus", metavar="FOLDER", help="a person's own text, one subfolder per domain")]
 Engine = Literal["local", "ray"]
 Where = Annotated[Engine, Option("--engine", help="ray: train on the machines of RAY_ADDRESS (docs/many_machines.md)")]
 Cpus = Annotated[int | None, Option("--run-cpus", metavar="K", help="CPUs of each run with --engine ray (default: 1)")]
@@ -92,14 +86,14 @@ def compare(pattern: Annotated[str, Argument(help="a name in lib/patterns")],
     for text in parameter:
         require("=" in text, "--parameter", text, "NAME=VALUE, for instance window=8")
     given, hosts = dict(text.split("=", 1) for text in parameter), hosts_of(engine, run_cpus, run_gpus)
-    print(comparison.compare(pattern, given, *opened(profile, corpus), hosts))
+    print(comparison.compare(pattern, given, *profiles.opened(profile, corpus), hosts))
 
 
 @app.command("corpus")
 def build_corpus(profile: ProfileName = "small", corpus: Folder = "") -> None:
     """Build a profile's text, or open it when it is there, and say what is in it."""
     from data_prep.build import table
-    _, text = opened(profile, corpus)
+    _, text = profiles.opened(profile, corpus)
     print("\n".join([*text.manifest["notes"], table(text)]))
     print(f"{text.manifest['pieces']} pieces; fingerprint {text.fingerprint}; {text.path}")
 
@@ -182,20 +176,12 @@ def hosts_of(engine: Engine, cpus: int | None, gpus: float | None) -> Hosts | No
     return None
 
 
-def opened(name: str, folder: str) -> tuple[profiles.Profile, Corpus]:
-    """Profile and corpus; the corpus is built if it is not there."""
-    from data_prep.build import corpus
-    profile = profiles.load(name, folder)
-    return profile, corpus(profile.corpus, lambda line: print(f"corpus: {line}", file=sys.stderr, flush=True))
-
-
 def up_to_date(names: list[str], profile: str, folder: str, *where: Any) -> int:
-    """Bring these notebooks and the page up to date."""
     from lib.text import duration
     from suite.pipeline import Pipeline
     from suite.settings.progress import display
     started, hosts, here = time.monotonic(), hosts_of(*where), Path.cwd()
-    pipeline = Pipeline(*opened(profile, folder), display(), hosts)
+    pipeline = Pipeline(*profiles.opened(profile, folder), display(), hosts)
     page = paths.report(profile) / "index.html"
     page = page.relative_to(here) if page.is_relative_to(here) else page
     if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or pipeline.page_is_fresh()):

@@ -17,33 +17,31 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from IPython.display import display
+from matplotlib import pyplot as plt
 
 from data_prep import build
 from lib import paths
 from lib.config import fingerprint
+from lib.data import Corpus
 from lib.errors import SuiteError, one_of
 from lib.files import write_atomically
+from suite import claims as ledger
 from suite.experiments import experiment, names
+from suite.experiments.base import Job
 from suite.run import stamps
 from suite.run.database import Database
 from suite.run.engine import ensure
 from suite.settings.parameters import Parameters, checked, parameters_of, parse_cell, require_known
 from suite.settings.profiles import load
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from lib.data import Corpus
-    from suite.claims import Judgement
-    from suite.experiments.base import Job
-    from suite.study.frames import Study
+from suite.study.frames import Study
+from suite.study.stats import ENOUGH_SEEDS
 
 INJECTED = "# Parameters"              # the first line of the cell that papermill injects
 SOURCE_LINES = 25                      # lines of code that a reader takes in beside an equation
-ENOUGH_SEEDS = 3                       # from here on a claim's sentence does not name its seeds
 
 
 class Notebook:
@@ -53,8 +51,9 @@ class Notebook:
         """Check the parameters in `namespace` (a notebook passes `globals()`): a wrong one is a `SuiteError`."""
         self.name = name
         self.experiment = experiment(name)
-        self.parameters = read_parameters(name, namespace)
-        self.profile = load(self.parameters.profile, self.parameters.corpus)
+        given = read_parameters(name, namespace)
+        self.profile = load(given.profile, given.corpus)
+        self.parameters = given.model_copy(update={"corpus": self.profile.corpus.folder})
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -73,7 +72,6 @@ class Notebook:
     @cached_property
     def study(self) -> Study:
         """The models by their labels, and what compares them (`suite.study.frames`)."""
-        from suite.study.frames import Study
         return Study(self.jobs, self.database, self.name, self.parameters, self.profile)
 
     def run(self) -> pd.DataFrame:
@@ -105,10 +103,8 @@ class Notebook:
         write_atomically(path, table.to_csv(index=False, lineterminator="\n").encode())
         return path
 
-    def show(self, figure: Figure, alt: str, caption: str = "") -> None:
+    def show(self, figure: plt.Figure, alt: str, caption: str = "") -> None:
         """Embed a figure as PNG, with the text that stands for it where it cannot be seen; its metadata keeps both."""
-        from IPython.display import display
-        from matplotlib import pyplot as plt
         if not alt.strip():
             raise SuiteError("alt = '' is not valid: say in words what the figure shows")
         content = io.BytesIO()
@@ -131,20 +127,19 @@ class Notebook:
         return [name for name in names() if name != self.name and stamps.record(self.profile.name, name).is_file()]
 
     @cached_property
-    def judgements(self) -> dict[str, Judgement]:
+    def judgements(self) -> dict[str, ledger.Judgement]:
         """The ledger's verdicts by identifier, from this notebook at its parameters and from those that are finished;
         of the latter only what Holm's correction counts."""
-        from suite import claims
-        asked = [claim for claim in claims.load() if claim.notebook == self.name
+        asked = [claim for claim in ledger.load() if claim.notebook == self.name
                  or claim.notebook in self.finished and not claim.exact]
 
         def study(name: str) -> Study:
             own = name == self.name
-            return self.study if own else claims.Evidence(self.profile, name, self.finished, lambda: self.database)
-        return {own.claim.id: own for own in claims.judge_from(asked, study)}
+            return self.study if own else ledger.Evidence(self.profile, name, self.finished, lambda: self.database)
+        return {own.claim.id: own for own in ledger.judge_from(asked, study)}
 
     @property
-    def own_judgements(self) -> dict[str, Judgement]:
+    def own_judgements(self) -> dict[str, ledger.Judgement]:
         return {name: found for name, found in self.judgements.items() if found.claim.notebook == self.name}
 
     def claim(self, *identifiers: str) -> None:
@@ -167,7 +162,7 @@ class Notebook:
         one_of(section, sections.values(), f"section of {self.name} with claims")
         self.claim(*(name for name, its in sections.items() if its == section))
 
-    def correction(self, chosen: Sequence[Judgement]) -> str:
+    def correction(self, chosen: Sequence[ledger.Judgement]) -> str:
         """What Holm's correction counts here, where a number has one."""
         if all(own.p is None for own in chosen):
             return ""
@@ -186,7 +181,6 @@ class Notebook:
 
 def markdown(text: str, **metadata: Any) -> None:
     """An output of the cell that is Markdown, and the same text where that is not rendered."""
-    from IPython.display import display
     display({"text/markdown": text, "text/plain": text}, raw=True, metadata=metadata)
 
 
@@ -212,9 +206,7 @@ def read_parameters(name: str, namespace: Mapping[str, Any]) -> Parameters:
     check_cells(name, model, [str(source) for source in namespace.get("In", [])])
     if absent := model.model_fields.keys() - namespace.keys():
         raise SuiteError(f"{name}: {', '.join(sorted(absent))} not set: run the parameters cell first")
-    values = checked(model, {parameter: namespace[parameter] for parameter in model.model_fields}, name)
-    folder = str(Path(values.corpus).expanduser().resolve()) if values.corpus else ""
-    return values.model_copy(update={"corpus": folder})
+    return checked(model, {parameter: namespace[parameter] for parameter in model.model_fields}, name)
 
 
 def check_cells(name: str, model: type[Parameters], cells: Sequence[str]) -> None:
@@ -227,8 +219,7 @@ def check_cells(name: str, model: type[Parameters], cells: Sequence[str]) -> Non
         require_known(ran, model.model_fields, where)
         for parameter, field in model.model_fields.items():
             if parameter not in ran or ran[parameter].annotation != field.annotation:
-                raise SuiteError(f"{where}: {parameter} is missing, or has another type than in the saved notebook: "
-                                 "save it first")
+                raise SuiteError(f"{where}: {parameter} is missing, or has another type than the saved one: save it first")
     if injected > last:
         given = [target.id for statement in ast.parse(cells[injected]).body if isinstance(statement, ast.Assign)
                  for target in statement.targets if isinstance(target, ast.Name)]

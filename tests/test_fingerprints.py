@@ -15,7 +15,7 @@ from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConf
 from lib.errors import SuiteError
 from suite.settings import fingerprints
 
-CACHED = (fingerprints.digest, fingerprints.modules_of, fingerprints.evaluation_fingerprint)
+CACHED = (fingerprints.digest, fingerprints.defined_in, fingerprints.evaluation_fingerprint)
 EVALUATIONS = fingerprints.defined_in("suite.evals")
 PERPLEXITY = Evaluation.of("perplexity", tokens=64, pattern=("strided", (("stride", 2),)))
 TRAINING = ("lib.training", "suite.tasks")

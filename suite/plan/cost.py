@@ -12,9 +12,9 @@ from lib.config import Evaluation, ModelConfig, PatternSpec, RunConfig
 from lib.errors import SuiteError
 from lib.patterns import build
 from suite import evals
-from suite.evals import Evaluator
 
 STATE_BYTES = 16            # a parameter: weight, gradient and AdamW's two moments, in float32
+ITEM_BYTES = {"bf16": 2, "fp32": 4}
 LOGITS = 2 ** 27            # logits of a slice of tokens on a GPU (`lib.fused.ops.cross_entropy`)
 UNKNOWN_SHARE = 0.05        # of the training's operations, for an evaluation that is not known here
 
@@ -38,9 +38,9 @@ def training_flops(run: RunConfig, pairs: float, tokens: float | None = None) ->
     return 3.0 * forward_flops(run.model, pairs, run.train.length, run.train.tokens if tokens is None else tokens)
 
 
-def attention_training_flops(run: RunConfig, pairs: float, tokens: float | None = None) -> float:
-    windows = (run.train.tokens if tokens is None else tokens) / run.train.length
-    return 3.0 * windows * attention_flops(run.model, pairs)
+def attention_training_flops(run: RunConfig, pairs: float) -> float:
+    """Those of attention for one token."""
+    return 3.0 * (1 / run.train.length) * attention_flops(run.model, pairs)
 
 
 @lru_cache(maxsize=None)
@@ -71,7 +71,7 @@ def evaluation_flops(run: RunConfig, evaluation: Evaluation, domains: int) -> fl
 def forward_passes(run: RunConfig, evaluation: Evaluation, domains: int) -> list[Pass] | None:
     """The forward passes of an evaluation, a backward one as two of them; None for one that is not known here."""
     try:
-        own, T = with_defaults(evaluation), run.train.length
+        own, T = evals.build(evaluation.name, **dict(evaluation.parameters)), run.train.length
     except SuiteError:                                      # it cannot be built: the run that asks for it will say so
         return None
     match evaluation.name:
@@ -93,11 +93,6 @@ def forward_passes(run: RunConfig, evaluation: Evaluation, domains: int) -> list
     return None
 
 
-@lru_cache(maxsize=None)
-def with_defaults(evaluation: Evaluation) -> Evaluator:
-    return evals.build(evaluation.name, **dict(evaluation.parameters))
-
-
 # Memory
 
 def parameters(model: ModelConfig) -> int:
@@ -112,7 +107,7 @@ def activation_bytes(model: ModelConfig, precision: str, tokens: int) -> int:
     outputs, queries, keys and values before and after RoPE, attention's output and its logarithms, gate, up, silu(gate)
     and their product. After the layers: the last norm's, and the gradient that the loss has taken already.
     """
-    item, C = item_bytes(precision), model.d_model
+    item, C = ITEM_BYTES[precision], model.d_model
     heads = 3 * item * (model.heads + model.kv_heads) * model.head_dim
     layer = 2 * (4 + item) * C + heads + 4 * model.heads + 4 * item * model.hidden
     return tokens * (model.layers * layer + (4 + 2 * item) * C)
@@ -122,11 +117,8 @@ def peak_bytes(model: ModelConfig, precision: str, tokens: int) -> int:
     """Most memory that a training holds on a GPU: state, the weights in the type of the products, activations of a
     micro-batch of `tokens`, and the larger of what is there for a moment: logits of a slice with their softmax, or the
     gradients of the layer at work, twice what it keeps (as measured on a CPU)."""
-    item, weights = item_bytes(precision), parameters(model)
+    item, weights = ITEM_BYTES[precision], parameters(model)
     copies, activations = item * weights if item != 4 else 0, activation_bytes(model, precision, tokens)
     logits = (2 * item + 4) * min(LOGITS, tokens * model.vocab)
     return STATE_BYTES * weights + copies + activations + max(logits, 2 * activations // model.layers)
 
-
-def item_bytes(precision: str) -> int:
-    return 2 if precision == "bf16" else 4

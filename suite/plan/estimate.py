@@ -10,6 +10,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from lib import paths
@@ -30,7 +31,7 @@ EVALUATION_SHARE = 0.05       # of the training's time, for an evaluation that w
 def operations(run: RunConfig) -> float:
     """Floating-point operations a training token, forward and backward; those of attention weigh `ATTENTION`."""
     extra = ATTENTION[run.train.precision] - 1
-    return run_flops(run, tokens=1) + extra * attention_training_flops(run, pairs_of(run), tokens=1)
+    return run_flops(run, tokens=1) + extra * attention_training_flops(run, pairs_of(run))
 
 
 def run_kinds(run: RunConfig) -> list[Hashable]:
@@ -59,12 +60,8 @@ class Estimator:
         """From all profiles' runs on this machine; a database that cannot be read teaches nothing and is left alone."""
         estimator = cls(may_measure)
         for path in sorted(paths.outputs().glob("*/runs.sqlite")):
-            try:
-                database = Database(path.parent.name, create=False)
-            except SuiteError:
-                continue
-            estimator.learn(database)
-            database.close()
+            with suppress(SuiteError), closing(Database(path.parent.name, create=False)) as database:
+                estimator.learn(database)
         return estimator
 
     def learn(self, database: Database) -> None:
@@ -93,10 +90,6 @@ class Estimator:
         if kind is not None and kind not in self.medians:
             self.medians[kind] = statistics.median(self.times[kind])
         return self.medians.get(kind)
-
-    @property
-    def knows(self) -> bool:
-        return bool(self.speeds)
 
     def rate(self, run: RunConfig) -> float:
         known = self.median(run_kinds(run))

@@ -89,12 +89,9 @@ CHECKED = {"dense": PatternSpec("dense"), "fixed": PatternSpec("scaled_base"), "
 class GpuSpeed:
     """The share of one GPU's peak that training reaches, by kind of model, and the kinds that were measured on it."""
     name: str
+    gpu: Gpu
     shares: dict[str, float]
-    measured: frozenset[str] = frozenset()
-
-    @property
-    def gpu(self) -> Gpu:
-        return GPUS[self.name]
+    measured: frozenset[str]
 
     def seconds(self, run: RunConfig, flops: float) -> float:
         """Seconds of `flops` operations of this run's model on one GPU, training or not."""
@@ -123,7 +120,7 @@ def speed(name: str) -> GpuSpeed:
     """Speed of the GPU `name`: the shares that gpu-check measured on such a GPU, else the published shares."""
     name = key(name)
     measured = measured_shares(name)
-    return GpuSpeed(name, published_shares() | measured, frozenset(measured))
+    return GpuSpeed(name, GPUS[name], published_shares() | measured, frozenset(measured))
 
 
 def paper_run(pattern: PatternSpec, seed: int = SEED) -> RunConfig:

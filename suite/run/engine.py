@@ -263,12 +263,12 @@ class Engine:
     def left(self) -> float | None:
         """Seconds to the end: what remains of active and pending runs, over the workers."""
         estimator = self.estimator
-        if not estimator.knows:                        # no run has ended; an active one compiles in its first steps
+        if not estimator.speeds:                        # no run has ended; an active one compiles in its first steps
             estimator = Estimator(may_measure=False)
             for task in self.in_hand:
                 if task.state.tokens_per_s and task.state.step >= FIRST_STEPS * (task.state.steps or 1):
                     estimator.add(task.job.run, task.state.tokens_per_s)
-        if not estimator.knows:
+        if not estimator.speeds:
             return None
         remaining = [self.remaining(task, estimator) for task in [*self.in_hand, *self.pending]]
         return max(sum(remaining) / max(1, self.hosts.count()), max(remaining, default=0.0))

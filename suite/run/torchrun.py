@@ -148,12 +148,9 @@ def lead(profile: Profile, corpus: Corpus | None, names: list[str], member: Memb
 
 
 def start(options: argparse.Namespace, member: Member) -> int:
-    from data_prep.build import corpus
-    from suite.settings.profiles import load
-    profile = load(options.profile, str(Path(options.corpus).expanduser().resolve()) if options.corpus else "")
-    text = corpus(profile.corpus, lambda line: print(f"corpus: {line}", file=sys.stderr, flush=True))
+    from suite.settings.profiles import opened
     names = [name.removesuffix(".ipynb") for name in options.notebooks]
-    return lead(profile, text, names or notebook_names(), member, options.weights_only)
+    return lead(*opened(options.profile, options.corpus), names or notebook_names(), member, options.weights_only)
 
 
 def main(argv: list[str] | None = None) -> int:

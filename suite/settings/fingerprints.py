@@ -46,16 +46,14 @@ class Bare(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         return None if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str) else node
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
-        return self.without({(node.module or "", alias.name) for alias in node.names}, node)
-
-    def visit_Import(self, node: ast.Import) -> ast.AST | None:
-        return self.without({(alias.name, "") for alias in node.names}, node)
-
-    def without(self, imports: set[tuple[str, str]], node: ast.AST) -> ast.AST | None:
+    def visit_ImportFrom(self, node: ast.Import | ast.ImportFrom) -> ast.AST | None:
+        source = getattr(node, "module", "")
+        imports = {(source, alias.name) if source else (alias.name, "") for alias in node.names}
         ours = {(module, name) for module, name in imports if module.split(".")[0] in PACKAGES}
         self.imports |= ours
         return None if ours else node
+
+    visit_Import = visit_ImportFrom
 
 
 @lru_cache(maxsize=None)
@@ -89,6 +87,7 @@ def package_modules(package: str) -> tuple[str, ...]:
     return tuple(sorted(f"{package}.{path.stem}".removesuffix(".__init__") for path in folder.glob("*.py")))
 
 
+@lru_cache(maxsize=None)
 def defined_in(package: str) -> dict[str, str]:
     """Module by the `name = "..."` of the classes in a package's files; nothing is imported for it."""
     texts = {module: file_of(module).read_text(encoding="utf-8") for module in package_modules(package)}
@@ -97,14 +96,9 @@ def defined_in(package: str) -> dict[str, str]:
 
 def training_modules(run: RunConfig) -> tuple[str, ...]:
     """The modules that the weights of `run` depend on, with all that they import."""
-    return modules_of(run.pattern.name, run.data.source)
-
-
-@lru_cache(maxsize=None)
-def modules_of(pattern: str, source: str) -> tuple[str, ...]:
     patterns, tasks = defined_in("lib.patterns"), defined_in("suite.tasks")
-    own = patterns[one_of(pattern, patterns, "pattern")]
-    return tuple(sorted({*TRAINING, own, *([tasks[source]] if source in tasks else [])}))
+    own = {patterns[one_of(run.pattern.name, patterns, "pattern")], tasks.get(run.data.source, "suite.tasks")}
+    return tuple(sorted({*TRAINING, *own}))
 
 
 def data_fingerprint(run: RunConfig, corpus: Corpus | None) -> str:

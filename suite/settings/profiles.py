@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from pydantic import Field, PositiveFloat, create_model
 from data_prep.config import CorpusConfig
 from lib import paths
 from lib.config import Items, ModelConfig, TrainConfig, freeze
+from lib.data import Corpus
 from lib.errors import SuiteError, one_of, require
 from suite.settings.machine import has_bf16, side_by_side
 from suite.settings.parameters import (Parameters, Strict, checked, located, notebook_names, parameters_of,
@@ -56,10 +58,10 @@ class Profile:
     train: TrainConfig                         # seed: each notebook's own parameter
     evaluation_tokens: int                     # held-out tokens a domain
     rungs: int                                 # of a scaled base
-    workers: int = 1                           # runs trained at once, with one thread each; left out: one a core
-    mixture: Items = ()                        # (domain, weight) of the corpus; empty: equal weights
-    notebooks: dict[str, dict[str, Any]] = field(default_factory=dict)      # parameters that differ from the defaults
-    file: Path = Path()
+    workers: int                               # runs trained at once, with one thread each; left out: one a core
+    mixture: Items                             # (domain, weight) of the corpus; empty: equal weights
+    notebooks: dict[str, dict[str, Any]]       # parameters that differ from the defaults
+    file: Path
 
     def parameters(self, notebook: str) -> Parameters:
         """The parameters of `notebook` at this profile; a wrong name or type names this file."""
@@ -101,23 +103,30 @@ def parse(path: Path) -> dict[str, Any]:
 
 
 def load(name: str, corpus: str = "") -> Profile:
-    """The profile `name`, with its own corpus or the text of the folder `corpus`.
+    """The profile `name`, with its own corpus or the text of the folder `corpus`, which becomes absolute.
 
     Unknown, missing and mistyped keys are `SuiteError`s that name file, key and remedy.
     """
     path = path_of(name)
-    file = checked(ProfileFile, parse(path), path.name, "section")
-    text, mixture, train = dict(file.corpus), file.mixture, dict(file.train)
+    values = dict(checked(ProfileFile, parse(path), path.name, "section"))
+    text, train = dict(values["corpus"]), dict(values["train"])
     if corpus:                                                # a folder has domains and pieces of its own
-        text, mixture = {key: value for key, value in text.items() if key not in HUB}, {}
+        text, values["mixture"] = {key: value for key, value in text.items() if key not in HUB}, {}
+        text["folder"] = str(Path(corpus).expanduser().resolve())
     if train["precision"] == "auto":
         train["precision"] = "bf16" if has_bf16() else "fp32"
     with located(path.name):
-        for domain in mixture if text.get("hub") else ():
+        for domain in values["mixture"] if text.get("hub") else ():
             one_of(domain, text["hub"], "domain of the mixture")
-        require_known(file.notebooks, notebook_names(), "notebooks", "notebook")
-        return Profile(
-            name=path.stem, description=file.description, corpus=CorpusConfig(folder=corpus, **text),
-            model=ModelConfig(vocab=text["vocab"], **dict(file.model)), train=TrainConfig(**train),
-            evaluation_tokens=file.evaluation_tokens, rungs=file.rungs, workers=file.workers or side_by_side(),
-            mixture=freeze(mixture), notebooks=file.notebooks, file=path)
+        require_known(values["notebooks"], notebook_names(), "notebooks", "notebook")
+        values |= {"corpus": CorpusConfig(**text), "model": ModelConfig(vocab=text["vocab"], **dict(values["model"])),
+                   "train": TrainConfig(**train), "workers": values["workers"] or side_by_side(),
+                   "mixture": freeze(values["mixture"])}
+        return Profile(name=path.stem, file=path, **values)
+
+
+def opened(name: str, folder: str = "") -> tuple[Profile, Corpus]:
+    """Profile and corpus; the corpus is built if it is not there."""
+    from data_prep.build import corpus
+    profile = load(name, folder)
+    return profile, corpus(profile.corpus, lambda line: print(f"corpus: {line}", file=sys.stderr, flush=True))

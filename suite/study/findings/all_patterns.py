@@ -33,7 +33,7 @@ def overview(study: Study, lengths: Sequence[int]) -> pd.DataFrame:
     """
     rows = []
     for model in study.language_models:
-        attention = attention_training_flops(model.run, model.pairs, tokens=1)
+        attention = attention_training_flops(model.run, model.pairs)
         rows.append({"name": model.name, "role": model.labels.role,
                      "keys a query": model.pairs / (model.run.model.layers * model.length),
                      "attention, Mflop a token": attention / 1e6,
