@@ -24,9 +24,6 @@ from suite.settings.parameters import notebook_names
 if TYPE_CHECKING:
     from suite.run.hosts import Hosts
 
-INTERRUPTED = 130
-# For a command whose options are another program's.
-FOREIGN = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 # Torch's idle threads sleep; awake, they would take a core from what is measured next. Read when a process starts.
 BENCH = {"OMP_WAIT_POLICY": "PASSIVE"}
 
@@ -53,7 +50,6 @@ def report(profile: ProfileName = "small", corpus: Folder = "", engine: Where = 
 
 @app.command()
 def plan(profile: ProfileName = "small", corpus: Folder = "",
-         json: Annotated[bool, Option("--json", help="the same as JSON")] = False,
          gpu: Annotated[str, Option(help="hours on this GPU, for instance h100 (default: the one here)")] = "") -> None:
     """What a report would train, and for how long; nothing is built or trained."""
     from data_prep.build import existing
@@ -61,8 +57,7 @@ def plan(profile: ProfileName = "small", corpus: Folder = "",
     loaded = profiles.load(profile, corpus)
     asked = gpus.key(gpu) if gpu else None                 # a wrong name is said before anything is counted
     plans = [outlook.planned(loaded, name) for name in notebook_names()]
-    view = outlook.outlook(plans, loaded, existing(loaded.corpus), asked or outlook.default_gpu(plans))
-    print(view.json() if json else view.text())
+    print(outlook.outlook(plans, loaded, existing(loaded.corpus), asked or outlook.default_gpu(plans)).text())
 
 
 @app.command()
@@ -143,7 +138,8 @@ def bench(quick: Annotated[bool, Option("--quick", help="fewer lengths and round
     run(quick)
 
 
-@app.command("gpu-check", context_settings=FOREIGN)
+@app.command("gpu-check", context_settings={"allow_extra_args": True, "ignore_unknown_options": True,
+                                            "help_option_names": []})
 def gpu_check(context: typer.Context) -> int:
     """Are the GPU kernels right on this machine, and how fast? The options are those of suite.bench.gpu."""
     from suite.bench.gpu.__main__ import main
@@ -203,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
     except (SuiteError, typer.TyperException) as error:
         print(f"error: {error.format_message() if isinstance(error, typer.TyperException) else error}", file=sys.stderr)
         return 2
-    if status == INTERRUPTED:
+    if status == 130:                                      # as typer has it
         print("interrupted: what is finished is kept, and the next start goes on from the last checkpoints",
               file=sys.stderr)
     return status

@@ -6,8 +6,6 @@
 The parameters cell above holds `name: type = literal  # meaning`; papermill's injected cell, if any, follows it.
 """
 
-from __future__ import annotations
-
 import ast
 import base64
 import inspect

@@ -3,8 +3,6 @@
 Worker processes train while a thread executes notebooks, one at a time. A notebook or run that fails stops no other.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time
@@ -18,7 +16,7 @@ from lib import paths
 from lib.data import Corpus
 from lib.errors import SuiteError
 from lib.text import duration
-from suite import report
+from suite import claims, report
 from suite.experiments.base import Job
 from suite.plan.outlook import Planned, outlook, planned
 from suite.report import NotebookStatus
@@ -32,6 +30,28 @@ from suite.settings.profiles import Profile
 from suite.settings.progress import Display
 
 WAIT_SECONDS = 0.2                     # between two looks at a lock that another suite holds
+
+
+class Waiting:
+    """A notebook and its missing jobs by the run's fingerprint, until each is done or has failed."""
+
+    def __init__(self, plan: Planned, database: Database) -> None:
+        self.plan, self.database = plan, database
+        self.failures: list[Failure] = []
+        self.jobs: defaultdict[str, list[Job]] = defaultdict(list)
+        for job in database.missing(plan.jobs):
+            self.jobs[database.fingerprint(job.run)].append(job)
+
+    def hear(self, run: str, failure: Failure | None) -> bool:
+        """Whether this news of a run was the last that the notebook waited for."""
+        if run not in self.jobs:
+            return False
+        missing = self.database.missing(self.jobs[run])
+        if not missing or failure is not None:
+            del self.jobs[run]
+        if missing and failure is not None:
+            self.failures.append(failure)
+        return not self.jobs
 
 
 class Pipeline:
@@ -101,7 +121,6 @@ class Pipeline:
     def order_of_further(self, seeds: int, jobs: Sequence[Job]) -> Callable[[Job], int]:
         """Further seeds go first where the claims are undecided from the first `seeds`."""
         try:
-            from suite import claims
             judged = claims.judge(with_seeds(self.profile, seeds), self.corpus, notebook_names())
         except Exception:                              # a claim that cannot be judged must not stop the training
             self.shown.note(f"claims cannot be judged yet, further seeds are trained in the plan's order:\n"
@@ -115,12 +134,12 @@ class Pipeline:
         return by_need(judged, {run_fingerprint(job.run, self.corpus): job.run for job in jobs})
 
     def hand_on(self, waiting: Waiting) -> None:
-        if not waiting.failures:
+        if failures := waiting.failures:
+            self.fail(waiting.plan.notebook, "\n".join([
+                *(failure.text() for failure in failures), f"not executed, as {len(failures)} of its runs failed; the "
+                f"first: {failures[0].label}: {failures[0].reason}"]))
+        else:
             self.ready.put(waiting.plan)
-            return
-        details, first = "\n".join(failure.text() for failure in waiting.failures), waiting.failures[0]
-        self.fail(waiting.plan.notebook, f"{details}\nnot executed, as {len(waiting.failures)} of its runs failed; the "
-                                         f"first: {first.label}: {first.reason}")
 
     def fail(self, name: str, error: str, seconds: float | None = None) -> None:
         self.status[name] = NotebookStatus("failed", error, seconds)
@@ -143,8 +162,7 @@ class Pipeline:
         while not self.stopped:
             with claim(folder / f".{name}.lock") as mine:
                 if mine:
-                    self.execute_now(plan, folder / f"{name}.ipynb")
-                    return
+                    return self.execute_now(plan, folder / f"{name}.ipynb")
             if not told:
                 self.shown.note(f"{name}: another suite is executing it; waiting")
             told = True
@@ -152,22 +170,21 @@ class Pipeline:
 
     def execute_now(self, plan: Planned, output: Path) -> None:
         name = plan.notebook
-        self.status[name] = NotebookStatus("fresh" if self.fresh(name) else "running")
-        if self.status[name].state == "fresh":
+        if self.fresh(name):
+            self.status[name] = NotebookStatus("fresh")
             return
+        self.status[name] = NotebookStatus("running")
         self.shown.note(f"{name}: executing")
         self.process = execute.NotebookProcess(paths.NOTEBOOKS / f"{name}.ipynb", output, plan.parameters.model_dump())
         ended = self.process.wait()
         self.process = None
-        if self.stopped:
-            return
-        if ended.error:
+        if ended.error and not self.stopped:
             self.fail(name, ended.error, ended.seconds)
-            return
-        stamps.write(self.profile.name, name, self.stamps[name], seconds=ended.seconds,
-                     products=stamps.products(self.profile.name, name))
-        self.status[name] = NotebookStatus("done", "", ended.seconds)
-        self.shown.note(f"{name}: done in {duration(ended.seconds)}")
+        elif not self.stopped:
+            stamps.write(self.profile.name, name, self.stamps[name], seconds=ended.seconds,
+                         products=stamps.products(self.profile.name, name))
+            self.status[name] = NotebookStatus("done", "", ended.seconds)
+            self.shown.note(f"{name}: done in {duration(ended.seconds)}")
 
     def build_page(self) -> None:
         """The page with what is there. One that cannot be written is said so, and the work goes on."""
@@ -177,12 +194,11 @@ class Pipeline:
         try:
             report.build(self.profile.name, status, self.profile.corpus.folder)
             self.on_page, self.page_error = status, ""
+            if all(notebook.state in ("done", "fresh") for notebook in status.values()):
+                stamps.write(self.profile.name, "page", self.page_stamp())
         except Exception as error:
             self.page_error = f"the page could not be written: {error}"
             self.shown.note(self.page_error if isinstance(error, SuiteError) else traceback.format_exc())
-            return
-        if all(notebook.state in ("done", "fresh") for notebook in status.values()):
-            stamps.write(self.profile.name, "page", self.page_stamp())
 
     def page_stamp(self) -> str:
         return stamps.page_stamp(self.profile.name, self.stamps, self.profile.corpus.folder)
@@ -196,25 +212,3 @@ class Pipeline:
         self.ready.put(None)
         if (process := self.process) is not None:
             process.end()
-
-
-class Waiting:
-    """A notebook and its missing jobs by the run's fingerprint, until each is done or has failed."""
-
-    def __init__(self, plan: Planned, database: Database) -> None:
-        self.plan, self.database = plan, database
-        self.failures: list[Failure] = []
-        self.jobs: defaultdict[str, list[Job]] = defaultdict(list)
-        for job in database.missing(plan.jobs):
-            self.jobs[database.fingerprint(job.run)].append(job)
-
-    def hear(self, run: str, failure: Failure | None) -> bool:
-        """Whether this news of a run was the last that the notebook waited for."""
-        if run not in self.jobs:
-            return False
-        missing = self.database.missing(self.jobs[run])
-        if not missing or failure is not None:
-            del self.jobs[run]
-        if missing and failure is not None:
-            self.failures.append(failure)
-        return not self.jobs

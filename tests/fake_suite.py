@@ -1,7 +1,5 @@
 """A small suite of notebooks and experiments whose runs `fake_worker.py` trains: the fixture `house`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace

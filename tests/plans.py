@@ -1,7 +1,5 @@
 """What each notebook would train at each profile, planned once a process; the fixture `plans` gives `planned`."""
 
-from __future__ import annotations
-
 import warnings
 from functools import cache
 

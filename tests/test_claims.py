@@ -209,7 +209,7 @@ def record(database: Database, job, loss: float) -> None:
 def everywhere(database: Database, monkeypatch) -> dict[str, float]:
     """The claim's number in the notebook, in ledger.json, in claims.csv and as the figure's point."""
     shown = []
-    monkeypatch.setattr("IPython.display.display",
+    monkeypatch.setattr("suite.notebook.display",
                         lambda data, raw, metadata: shown.append((metadata, data["text/markdown"])))
     profile = profiles.load("smoke")
     nb = Notebook(NOTEBOOK, profile.parameters(NOTEBOOK).model_dump())

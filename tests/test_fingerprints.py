@@ -1,7 +1,5 @@
 """Fingerprints of runs and evaluations: what they depend on, by the imports that `test_house` reads on its own."""
 
-from __future__ import annotations
-
 import ast
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The order of the house: which room may import which, no cycles, at most 14 modules a room, and budgets of lines."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

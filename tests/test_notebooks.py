@@ -1,7 +1,5 @@
 """Committed notebooks: parameters as declared, no outputs, short cells, no logic, no picture without words."""
 
-from __future__ import annotations
-
 import ast
 import re
 

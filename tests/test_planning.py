@@ -1,7 +1,5 @@
 """A plan: operations, memory and hours on a GPU, against numbers by hand, the published times, and what torch keeps."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import Counter, defaultdict
@@ -240,13 +238,13 @@ def test_when_recipe_seed_or_model_differ_then_a_run_is_not_the_papers():
     assert gpus.paper_matrix([RunConfig(LOCAL, SMALL, TrainConfig(length=16))], None) == []
 
 
-@pytest.mark.parametrize("arguments", [(), ("--gpu", "RTX 3090")])
-def test_when_a_plan_is_asked_for_as_json_then_operations_memory_and_hours_are_those_by_hand(house, capsys, arguments):
+@pytest.mark.parametrize("gpu", [None, "rtx-3090"])
+def test_when_notebooks_share_runs_then_their_operations_memory_and_hours_are_those_by_hand(house, gpu):
     house.notebook("01_a", job(1, 512), job(2, 512))
     house.notebook("02_b", job(2, 512, 256), job(3, 512, steps=8))
-    assert house.run("plan", "--json", *arguments) == 0 and not (house.root / "outputs").exists()
-    told = json.loads(capsys.readouterr().out)
-    first, second, total = rows = [*told["notebooks"], told["total"]]
+    profile = profiles.load("tiny")
+    view = planning.outlook([planning.planned(profile, name) for name in ("01_a", "02_b")], profile, house.text, gpu)
+    first, second, total = rows = view.lines.to_dict("records")
     a_run, names = 4 * 2 * 64, ("notebook", "runs", "shared", "done", "to_train", "tokens", "evaluations")
     assert [tuple(row[name] for name in names) for row in rows] == [
         ("01_a", 2, 0, 0, 2, 2 * a_run, 2), ("02_b", 2, 1, 0, 1, 2 * a_run, 2), ("total", 3, 0, 0, 3, 4 * a_run, 4)]
@@ -257,15 +255,9 @@ def test_when_a_plan_is_asked_for_as_json_then_operations_memory_and_hours_are_t
     assert total["flops"] == first["flops"] + second["flops"]
     assert {row["micro_batches"] for row in (first, second, total)} == {1}
     assert 16 * weights < total["memory_gib"] * 2 ** 30 < 32 * weights + 2 * 64 * 5000
-    if arguments:
-        assert told["gpu"]["name"] == "rtx-3090" and told["gpu"]["fp32"] == 35.6 and told["gpu"]["measured"] == []
-        a_second = told["gpu"]["shares_of_peak"]["fixed"] * 35.6e12
-        assert total["hours"] == pytest.approx(total["flops"] / a_second / 3600)
-    else:
-        assert told["gpu"] is None and total["hours"] is None
-    assert told["matrix"] == [] and total["minutes"] > 0 and not told["timed"]          # no run is the paper's
-    assert set(total) == {"notebook", "runs", "shared", "done", "to_train", "tokens", "evaluations", "flops",
-                          "memory_gib", "micro_batches", "minutes", "hours"}
+    assert total["hours"] == (gpu and pytest.approx(total["flops"] / view.speed.shares["fixed"] / 35.6e12 / 3600))
+    assert view.matrix == [] and total["minutes"] > 0 and not view.timed                 # no run is the paper's
+    assert house.run("plan") == 0 and not (house.root / "outputs").exists()
 
 
 def test_when_a_gpu_is_named_wrongly_then_the_plan_ends_with_2_and_the_nearest_name(house, capsys, monkeypatch):

@@ -1,7 +1,5 @@
 """Profiles are read strictly: every slip is an error that names file, key and remedy."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 
@@ -36,7 +34,7 @@ def refused(call, *words: str) -> None:
     assert all(word in str(error.value) for word in words), error.value
 
 
-def test_when_the_file_is_right_then_the_profile_has_its_values_and_the_experiments_their_parameters(load):
+def test_when_the_file_is_right_then_its_values_are_there_and_a_profile_of_another_name_is_not(load):
     profile = load()
     assert (profile.name, profile.description, profile.rungs, profile.workers) == ("tiny", "for tests", 5, 1)
     assert profile.model.vocab == profile.corpus.vocab == 300
@@ -44,6 +42,7 @@ def test_when_the_file_is_right_then_the_profile_has_its_values_and_the_experime
     assert profile.evaluation_tokens == 1000 and dict(profile.mixture) == {"docs": 0.75, "code": 0.25}
     parameters = profile.parameters("01_window_sweep")
     assert (parameters.profile, parameters.windows, parameters.seeds) == ("tiny", (4, 6), (42,))
+    refused(lambda: profiles.load("tinny"), "unknown profile 'tinny'; did you mean 'tiny'")
 
 
 @pytest.mark.parametrize("cores, gib, workers", [(1, 64, 1), (4, 64, 4), (32, 64, 8), (8, 7, 3), (4, 1, 1)])
@@ -53,27 +52,26 @@ def test_when_workers_are_left_out_then_every_core_has_one_if_memory_allows(load
     assert load(("workers: 1\n", "")).workers == workers
 
 
-def test_when_a_persons_own_text_is_used_then_mixture_domains_and_tokeniser_do_not_apply(load):
-    hub = [("2000}", HUB), ("{docs: 0.75, code: 0.25}", "{math: 0.75, wikipedia: 0.25}")]
-    corpus = load(*hub).corpus
-    assert (corpus.hub, corpus.apart, corpus.tokenizer) == (("math", "wikipedia"), ("enwik8",), "owner/name")
-    for changes in ([], hub):
-        profile = load(*changes, corpus="/own")
-        assert (profile.corpus.hub, profile.corpus.apart, profile.corpus.tokenizer, profile.mixture) == ((), (), "", ())
-        assert profile.corpus.folder == profile.parameters("01_window_sweep").corpus == "/own"
-
-
 @pytest.mark.parametrize("there, expected", [(True, "bf16"), (False, "fp32")])
 def test_when_precision_is_auto_then_it_is_what_the_device_has(load, monkeypatch, there, expected):
     monkeypatch.setattr(profiles, "has_bf16", lambda: there)
     assert load(("precision: fp32", "precision: auto")).train.precision == expected
 
 
+def test_when_a_persons_own_text_is_used_then_mixture_domains_and_tokeniser_do_not_apply(load, tmp_path, monkeypatch):
+    hub = [("2000}", HUB), ("{docs: 0.75, code: 0.25}", "{math: 0.75, wikipedia: 0.25}")]
+    corpus = load(*hub).corpus
+    assert (corpus.hub, corpus.apart, corpus.tokenizer) == (("math", "wikipedia"), ("enwik8",), "owner/name")
+    monkeypatch.chdir(tmp_path)
+    for changes in ([], hub):
+        profile = load(*changes, corpus="own")
+        assert (profile.corpus.hub, profile.corpus.apart, profile.corpus.tokenizer, profile.mixture) == ((), (), "", ())
+        assert profile.corpus.folder == profile.parameters("01_window_sweep").corpus == str(tmp_path / "own")
+
+
 @pytest.mark.parametrize("old, new, words", [
     ("lr: 2.0e-3", "lr: 2e-3", ["tiny.yaml, train", "lr = '2e-3'", "float", "write 2.0e-3"]),
     ("steps: 10", "steps: '10'", ["steps = '10'", "int", "without quotes"]),
-    ("steps: 10", "steps: 10.0", ["steps = 10.0 is a float", "int"]),
-    ("steps: 10", "steps: true", ["steps = True is a bool", "int"]),
     ("steps: 10", "step: 10", ["unknown key 'step'", "did you mean 'steps'"]),
     ("kv_heads: 1", "kv_heads: 3", ["kv_heads = 3", "divisor"]),
     ("model: {", "modle: {", ["unknown section 'modle'", "did you mean 'model'"]),
@@ -87,14 +85,15 @@ def test_when_precision_is_auto_then_it_is_what_the_device_has(load, monkeypatch
     ("01_window_sweep", "01_windowsweep", ["notebooks", "'01_windowsweep'", "did you mean '01_window_sweep'"]),
     ("{windows: [4, 6]}", "[4, 6]", ["01_window_sweep = [4, 6]", "dictionary"]),
     ("description: for tests", "description: [", ["not YAML"]),
-    ("vocab: 300", "vocab: 20", ["vocab = 20"]),
     ("2000}", "2000, hub: [maths]}", ["unknown domain of the mixture", "known: maths"]),
     ("2000}", "2000, hub: math}", ["hub = 'math'", "list[str]"]),
     ("2000}", "2000, tokenizer: a/b}", ["hub = ()", "apart"]),
-    ("2000}", "2000, tokeniser: a/b}", ["unknown key 'tokeniser'", "did you mean 'tokenizer'"]),
+    ("{windows: [4, 6]}", "{window: [4]}", ["notebooks: 01_window_sweep", "'window'", "did you mean 'windows'"]),
+    ("{windows: [4, 6]}", "{windows: 6}", ["notebooks: 01_window_sweep", "windows = 6", "[6]"]),
+    ("{windows: [4, 6]}", "{profile: small}", ["notebooks: 01_window_sweep", "unknown parameter 'profile'"]),
 ])
 def test_when_something_is_wrong_then_the_error_names_file_key_and_remedy(load, old, new, words):
-    refused(lambda: load((old, new)), "tiny.yaml", *words)
+    refused(lambda: load((old, new)).parameters("01_window_sweep"), "tiny.yaml", *words)
 
 
 def test_when_a_key_that_every_profile_must_say_is_missing_then_it_is_named(load):
@@ -106,22 +105,7 @@ def test_when_a_key_that_every_profile_must_say_is_missing_then_it_is_named(load
             refused(lambda: load((line, "")), f"tiny.yaml, {section}: the key {key} is missing")
 
 
-@pytest.mark.parametrize("new, words", [
-    ("{window: [4]}", ["unknown parameter 'window'", "did you mean 'windows'"]),
-    ("{windows: 6}", ["windows = 6", "[6]"]),
-    ("{profile: small}", ["unknown parameter 'profile'"]),
-])
-def test_when_a_notebooks_parameter_is_wrong_then_the_error_names_file_and_notebook(load, new, words):
-    profile = load(("{windows: [4, 6]}", new))
-    refused(lambda: profile.parameters("01_window_sweep"), "tiny.yaml, notebooks: 01_window_sweep", *words)
-
-
-def test_when_a_profile_does_not_exist_then_the_nearest_is_named(load):
-    assert load()
-    refused(lambda: profiles.load("tinny"), "unknown profile 'tinny'; did you mean 'tiny'")
-
-
-@pytest.mark.parametrize("name", profiles.names())
+@pytest.mark.parametrize("name", sorted(path.stem for path in paths.PROFILES.glob("*.yaml")))
 def test_when_a_committed_profile_is_loaded_then_it_is_valid_and_says_only_what_differs_from_the_defaults(name):
     profile = profiles.load(name)
     assert profile.name == name and profile.description and (name != "small" or not profile.notebooks)

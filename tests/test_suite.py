@@ -1,7 +1,5 @@
 """The way from a plan to the page: what is executed when, what is fresh, and what a failure takes with it."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

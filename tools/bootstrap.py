@@ -59,11 +59,6 @@ def install(root: Path, name: str) -> None:
     unfinished.unlink()
 
 
-def create(venv: Path) -> None:
-    say(f"creating .venv with Python {sys.version.split()[0]}")
-    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-
-
 def works(python: Path) -> bool:
     """Whether the environment's Python exists, starts (it links to one that may be gone) and has a right version."""
     if not os.access(python, os.X_OK):
@@ -90,7 +85,8 @@ def main(root: Path = ROOT, name: str = "report") -> int:
         try:
             if (venv / ".unfinished").exists() or not works(venv / "bin" / "python"):
                 shutil.rmtree(venv, ignore_errors=True)
-                create(venv)
+                say(f"creating .venv with Python {sys.version.split()[0]}")
+                subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
             for part in dict.fromkeys(("report", name)):
                 done = stamp(root, part)
                 if not done.exists() or done.read_text() != wanted(root, part):

@@ -4,8 +4,6 @@ Operations are matrix products of the weights, and attention by attended pairs. 
 peak, between the forward and the backward pass. `suite.plan.gpus` and `suite.plan.estimate` turn operations into time.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from lib.config import Evaluation, ModelConfig, PatternSpec, RunConfig

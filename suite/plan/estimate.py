@@ -3,8 +3,6 @@
 The plan (`suite.plan.outlook`) and the engine's progress display ask an `Estimator`.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import time
@@ -12,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from typing import Self
 
 from lib import paths
 from lib.config import Evaluation, RunConfig, freeze
@@ -56,7 +55,7 @@ class Estimator:
     measured: dict[str, float] = field(default_factory=dict)               # operations a second, by precision
 
     @classmethod
-    def from_history(cls, may_measure: bool = True) -> Estimator:
+    def from_history(cls, may_measure: bool = True) -> Self:
         """From all profiles' runs on this machine; a database that cannot be read teaches nothing and is left alone."""
         estimator = cls(may_measure)
         for path in sorted(paths.outputs().glob("*/runs.sqlite")):

@@ -5,8 +5,6 @@ share; without its file, the published training times of the Fibonacci paper giv
 (`suite/published/cost.csv`), for each kind of model by itself.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable
@@ -17,6 +15,7 @@ from lib import paths
 from lib.config import ModelConfig, PatternSpec, RunConfig, TrainConfig
 from lib.errors import SuiteError, one_of
 from lib.patterns import build, pattern_class
+from suite import published
 from suite.experiments.common import spec_of
 from suite.plan.cost import run_flops
 from suite.settings.machine import DRIVER
@@ -33,7 +32,6 @@ class Gpu:
     source: str
 
     def peak(self, precision: str) -> float:
-        """Floating-point operations a second, at best, in `bf16` or `fp32`."""
         return 1e12 * (self.bf16 if precision == "bf16" else self.fp32)
 
 
@@ -56,7 +54,6 @@ def key(name: str) -> str:
     """A name as one types it (`H100`, `RTX 3090`, `rtx3090`) as a key of `GPUS`; a `SuiteError` names the nearest."""
     def letters(text: str) -> str:
         return re.sub(r"[^a-z0-9]", "", text.lower())
-
     plain = {letters(text): known for known, gpu in GPUS.items() for text in (known, gpu.title)}
     return plain.get(letters(name)) or one_of(name.lower(), GPUS, "GPU")
 
@@ -88,7 +85,6 @@ CHECKED = {"dense": PatternSpec("dense"), "fixed": PatternSpec("scaled_base"), "
 @dataclass(frozen=True)
 class GpuSpeed:
     """The share of one GPU's peak that training reaches, by kind of model, and the kinds that were measured on it."""
-    name: str
     gpu: Gpu
     shares: dict[str, float]
     measured: frozenset[str]
@@ -120,7 +116,7 @@ def speed(name: str) -> GpuSpeed:
     """Speed of the GPU `name`: the shares that gpu-check measured on such a GPU, else the published shares."""
     name = key(name)
     measured = measured_shares(name)
-    return GpuSpeed(name, GPUS[name], published_shares() | measured, frozenset(measured))
+    return GpuSpeed(GPUS[name], published_shares() | measured, frozenset(measured))
 
 
 def paper_run(pattern: PatternSpec, seed: int = SEED) -> RunConfig:
@@ -130,7 +126,6 @@ def paper_run(pattern: PatternSpec, seed: int = SEED) -> RunConfig:
 @lru_cache(maxsize=1)
 def published_runs() -> dict[RunConfig, float]:
     """The runs whose training time is published, and that time in seconds, evaluations included."""
-    from suite import published
     seconds = {}
     for row in published.read("cost").itertuples():
         own = {} if row.schedule == "learned" else {"schedule": row.schedule}
@@ -145,7 +140,6 @@ def published_shares() -> dict[str, float]:
 
     Dense training was not timed: its speed is that of fixed keys times the ratio of the two in the published inference.
     """
-    from suite import published
     sums = {name: [0.0, 0.0, 0.0] for name in ("fixed", "learned")}        # operations, seconds, tokens
     for run, wall in published_runs().items():
         of_kind = sums[kind(run.pattern)]

@@ -1,10 +1,7 @@
 """What a profile trains, before anything runs: each notebook's runs, shared runs counted once, and their time."""
 
-from __future__ import annotations
-
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -43,6 +40,48 @@ class Planned:
     parameters: Parameters
     jobs: tuple[Job, ...]
     alone: bool = False                  # executed when nothing trains any more
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The plan: a line (`COLUMNS`) a notebook, the last for all. timed: all times come from runs of this machine."""
+    profile: Profile
+    lines: pd.DataFrame
+    timed: bool
+    speed: gpus.GpuSpeed | None
+    matrix: Sequence[gpus.MatrixRow]
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return not self.lines[["to_train", "evaluations"]].to_numpy().any()
+
+    def text(self) -> str:
+        profile, speed, lines = self.profile, self.speed, list(self.lines.itertuples())
+        header = ["notebook", "runs", "shared", "done", "to train", "tokens", "evals", "FLOPs", "GiB", "time",
+                  *([f"{speed.gpu.title}, h"] if speed else [])]
+        cells = [[line.notebook, line.runs, line.shared, line.done, line.to_train, amount(line.tokens),
+                  line.evaluations, f"{line.flops:.1e}", f"{line.memory_gib:.1f}", duration(60 * line.minutes),
+                  *([in_hours(line.hours)] if speed else [])] for line in lines]
+        source = "from runs timed on this machine" if self.timed else "rough, as no such model was timed here yet"
+        split = [f"{line.notebook}: batches are split in up to {line.micro_batches} to fit"
+                 for line in lines if line.micro_batches > 1]
+        return "\n".join([
+            f"profile {profile.name}: {profile.description}", "", text_table(header, cells), "",
+            f"time: on this machine, {source}, {profile.workers} side by side",
+            "shared: an earlier notebook needs the run too, and its training counts there",
+            "GiB: most that one training needs on a GPU: weights, gradients, AdamW's moments, activations, logits",
+            *split, *([speed.text()] if speed else []), *(self.matrix_text() if self.matrix else [])])
+
+    def matrix_text(self) -> list[str]:
+        gpu = self.speed.gpu.title if self.speed else ""
+        header = ["training, by what it is", "runs", "tokens", "FLOPs", f"{gpu}, h" if gpu else "", "published, h"]
+        lines = ["", text_table(header, [[row.part, row.runs, amount(row.tokens), f"{row.flops:.1e}",
+                                          in_hours(row.hours), in_hours(row.published_hours)] for row in self.matrix])]
+        timed = next(row for row in self.matrix if row.part == gpus.TIMED)
+        if gpu:
+            lines += ["", f"the published matrix, {timed.runs} runs: {in_hours(timed.hours)} hours on one {gpu}; "
+                          f"published: {in_hours(timed.published_hours)} GPU-hours on RTX 3090s, evaluations included"]
+        return lines
 
 
 def planned(profile: Profile, notebook: str) -> Planned:
@@ -114,55 +153,6 @@ def memory_of(run: RunConfig, speed: gpus.GpuSpeed | None) -> tuple[float, int]:
     if speed is not None:
         parts = next((n for n in range(1, batch) if needed(-(-batch // n)) <= USABLE * speed.gpu.memory_gib), batch)
     return needed(-(-batch // parts)), parts
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """The plan: a line (`COLUMNS`) a notebook, the last for all. timed: all times come from runs of this machine."""
-    profile: Profile
-    lines: pd.DataFrame
-    timed: bool
-    speed: gpus.GpuSpeed | None = None
-    matrix: Sequence[gpus.MatrixRow] = ()
-
-    @property
-    def nothing_to_do(self) -> bool:
-        return not self.lines[["to_train", "evaluations"]].to_numpy().any()
-
-    def json(self) -> str:
-        speed, (*notebooks, total) = self.speed, self.lines.to_dict("records")
-        gpu = None if speed is None else {"name": speed.name, **asdict(speed.gpu), "shares_of_peak": speed.shares,
-                                          "measured": sorted(speed.measured)}
-        return json.dumps({"profile": self.profile.name, "timed": self.timed, "gpu": gpu, "notebooks": notebooks,
-                           "total": total, "matrix": list(map(asdict, self.matrix))}, indent=1)
-
-    def text(self) -> str:
-        profile, speed, lines = self.profile, self.speed, list(self.lines.itertuples())
-        header = ["notebook", "runs", "shared", "done", "to train", "tokens", "evals", "FLOPs", "GiB", "time",
-                  *([f"{speed.gpu.title}, h"] if speed else [])]
-        cells = [[line.notebook, line.runs, line.shared, line.done, line.to_train, amount(line.tokens),
-                  line.evaluations, f"{line.flops:.1e}", f"{line.memory_gib:.1f}", duration(60 * line.minutes),
-                  *([in_hours(line.hours)] if speed else [])] for line in lines]
-        source = "from runs timed on this machine" if self.timed else "rough, as no such model was timed here yet"
-        split = [f"{line.notebook}: batches are split in up to {line.micro_batches} to fit"
-                 for line in lines if line.micro_batches > 1]
-        return "\n".join([
-            f"profile {profile.name}: {profile.description}", "", text_table(header, cells), "",
-            f"time: on this machine, {source}, {profile.workers} side by side",
-            "shared: an earlier notebook needs the run too, and its training counts there",
-            "GiB: most that one training needs on a GPU: weights, gradients, AdamW's moments, activations, logits",
-            *split, *([speed.text()] if speed else []), *(self.matrix_text() if self.matrix else [])])
-
-    def matrix_text(self) -> list[str]:
-        gpu = self.speed.gpu.title if self.speed else ""
-        header = ["training, by what it is", "runs", "tokens", "FLOPs", f"{gpu}, h" if gpu else "", "published, h"]
-        lines = ["", text_table(header, [[row.part, row.runs, amount(row.tokens), f"{row.flops:.1e}",
-                                          in_hours(row.hours), in_hours(row.published_hours)] for row in self.matrix])]
-        timed = next(row for row in self.matrix if row.part == gpus.TIMED)
-        if gpu:
-            lines += ["", f"the published matrix, {timed.runs} runs: {in_hours(timed.hours)} hours on one {gpu}; "
-                          f"published: {in_hours(timed.published_hours)} GPU-hours on RTX 3090s, evaluations included"]
-        return lines
 
 
 def in_hours(hours: float | None) -> str:

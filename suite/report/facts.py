@@ -83,7 +83,7 @@ class Facts:
 
     @property
     def description(self) -> str:
-        return str(profiles.parse(profiles.path_of(self.profile))["description"]).strip()
+        return str(profiles.sections_of(self.profile)["description"]).strip()
 
     @cached_property
     def fingerprints(self) -> frozenset[str]:

@@ -59,7 +59,7 @@ def source(path: Path) -> list[Any]:
 
 def stamp(profile: str, notebook: str, corpus: str) -> str:
     """The stamp that the result of `notebook` has if nothing changed; `corpus` is the text's fingerprint."""
-    sections = profiles.parse(profiles.path_of(profile))
+    sections = profiles.sections_of(profile)
     own = (sections.pop("notebooks", None) or {}).get(notebook)
     bench = [digest(paths.outputs() / "bench" / "bench.json")] if notebook == BENCHED else []
     return fingerprint(source(paths.NOTEBOOKS / f"{notebook}.ipynb"), sections, own, library(), corpus, *bench)

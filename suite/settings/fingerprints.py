@@ -6,8 +6,6 @@ imports, their digests. So neither a comment, a docstring nor a move of a module
 does.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -28,10 +26,9 @@ NAME = re.compile(r"""^    name(?:: .*)? = ["'](.+)["']$""", re.MULTILINE)
 
 
 def file_of(module: str) -> Path | None:
-    """The file of a module of this repository, None for any other module."""
+    """The file of a module of this repository; None if there is none."""
     base = paths.ROOT.joinpath(*module.split("."))
-    files = (base.with_suffix(".py"), base / "__init__.py") if module.split(".")[0] in PACKAGES else ()
-    return next((path for path in files if path.is_file()), None)
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
 
 
 class Bare(ast.NodeTransformer):
@@ -67,9 +64,7 @@ def bare(text: str) -> tuple[str, list[tuple[str, str]]]:
 @lru_cache(maxsize=None)
 def digest(module: str) -> str:
     """Hash of the code of a module and of everything of the suite that it imports, wherever that lies."""
-    path = file_of(module)
-    assert path is not None, f"{module} is no module of this repository"
-    code, imports = bare(path.read_text(encoding="utf-8"))
+    code, imports = bare(file_of(module).read_text(encoding="utf-8"))
     taken = []
     for source, name in imports:
         source = f"{source}.{name}" if file_of(f"{source}.{name}") else source

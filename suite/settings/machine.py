@@ -1,7 +1,5 @@
 """Versions and machine, as the database and the report state them, and what the machine can do."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

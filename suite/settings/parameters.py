@@ -5,8 +5,6 @@ name, YAML reads `1e-4` as a string, and `papermill -p` can pass a list only as 
 the second an error that names the remedy, and the third is understood. `checked` says in words what pydantic finds.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -91,18 +89,12 @@ def complaint(error: Mapping[str, Any]) -> str:
     value, wanted = error["input"], WANTED.get(error["type"])
     if wanted is None:
         return f"is not valid: {error['msg'].removeprefix('Value error, ').replace('Input should', 'it should')}"
-    remedy = yaml_remedy(value) if isinstance(value, str) and wanted in ("int", "float") else ""
+    remedy = ""
+    if isinstance(value, str) and wanted in ("int", "float") and (number := NUMBER.fullmatch(value)):
+        # YAML 1.1 takes it for a string: it is quoted, or its exponent lacks point or sign.
+        remedy = (f": write {value} without quotes" if number[2] is None else f": YAML reads {value} as a string, "
+                  f"write {number[1]}{'.0' * ('.' not in number[1])}e{int(number[2]):+d}")
     return f"is a {type(value).__name__}, but its type is {wanted}{remedy}"
-
-
-def yaml_remedy(text: str) -> str:
-    """How to write a number that YAML 1.1 took for a string: it was quoted, or its exponent lacks point or sign."""
-    number = NUMBER.fullmatch(text)
-    if number is None:
-        return ""
-    if number[2] is None:
-        return f": write {text} without quotes"
-    return f": YAML reads {text} as a string, write {number[1]}{'.0' * ('.' not in number[1])}e{int(number[2]):+d}"
 
 
 def as_tuple(declared: str, value: Any) -> tuple[Any, ...]:

@@ -1,7 +1,5 @@
 """Profiles: the scale at which the suite runs, and what each notebook's parameters differ in. One YAML file each."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from dataclasses import dataclass
@@ -21,7 +19,6 @@ from suite.settings.parameters import (Parameters, Strict, checked, located, not
                                        require_known, type_of)
 
 Count = Annotated[int, Field(ge=1)]
-HUB = ("hub", "apart", "tokenizer")         # keys of a corpus of the hub
 
 
 def section(cls: type, required: str, without: str) -> type[Strict]:
@@ -61,12 +58,11 @@ class Profile:
     workers: int                               # runs trained at once, with one thread each; left out: one a core
     mixture: Items                             # (domain, weight) of the corpus; empty: equal weights
     notebooks: dict[str, dict[str, Any]]       # parameters that differ from the defaults
-    file: Path
 
     def parameters(self, notebook: str) -> Parameters:
         """The parameters of `notebook` at this profile; a wrong name or type names this file."""
         model, own = parameters_of(notebook), self.notebooks.get(notebook, {})
-        where = f"{self.file.name}, notebooks: {notebook}"
+        where = f"{self.name}.yaml, notebooks: {notebook}"
         require_known(own, model.model_fields.keys() - {"profile", "corpus"}, where)
         return checked(model, {**own, "profile": self.name, "corpus": self.corpus.folder}, where)
 
@@ -82,17 +78,10 @@ class StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def names() -> list[str]:
-    return sorted(path.stem for path in paths.PROFILES.glob("*.yaml"))
-
-
-def path_of(name: str) -> Path:
-    """The file of a profile; a `SuiteError` names the nearest if there is none."""
-    return paths.PROFILES / f"{one_of(name, names(), 'profile')}.yaml"
-
-
-def parse(path: Path) -> dict[str, Any]:
-    """The file's sections as they stand, each there at most once."""
+def sections_of(name: str) -> dict[str, Any]:
+    """The sections of a profile's file as they stand, each there at most once."""
+    path = paths.PROFILES / f"{name}.yaml"
+    one_of(name, [path.stem for path in paths.PROFILES.glob("*.yaml")], "profile")
     with located(path.name):
         try:
             sections = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
@@ -107,22 +96,21 @@ def load(name: str, corpus: str = "") -> Profile:
 
     Unknown, missing and mistyped keys are `SuiteError`s that name file, key and remedy.
     """
-    path = path_of(name)
-    values = dict(checked(ProfileFile, parse(path), path.name, "section"))
+    values = dict(checked(ProfileFile, sections_of(name), f"{name}.yaml", "section"))
     text, train = dict(values["corpus"]), dict(values["train"])
     if corpus:                                                # a folder has domains and pieces of its own
-        text, values["mixture"] = {key: value for key, value in text.items() if key not in HUB}, {}
-        text["folder"] = str(Path(corpus).expanduser().resolve())
+        text |= {"folder": str(Path(corpus).expanduser().resolve()), "hub": (), "apart": (), "tokenizer": ""}
+        values["mixture"] = {}
     if train["precision"] == "auto":
         train["precision"] = "bf16" if has_bf16() else "fp32"
-    with located(path.name):
+    with located(f"{name}.yaml"):
         for domain in values["mixture"] if text.get("hub") else ():
             one_of(domain, text["hub"], "domain of the mixture")
         require_known(values["notebooks"], notebook_names(), "notebooks", "notebook")
         values |= {"corpus": CorpusConfig(**text), "model": ModelConfig(vocab=text["vocab"], **dict(values["model"])),
                    "train": TrainConfig(**train), "workers": values["workers"] or side_by_side(),
                    "mixture": freeze(values["mixture"])}
-        return Profile(name=path.stem, file=path, **values)
+        return Profile(name, **values)
 
 
 def opened(name: str, folder: str = "") -> tuple[Profile, Corpus]:

@@ -1,7 +1,5 @@
 """How the suite shows its progress: in place in a terminal or a notebook, as few plain lines in a log."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import dataclass
