@@ -217,7 +217,7 @@ def check_cells(name: str, model: type[Parameters], cells: Sequence[str]) -> Non
         require_known(ran, model.model_fields, where)
         for parameter, field in model.model_fields.items():
             if parameter not in ran or ran[parameter].annotation != field.annotation:
-                raise SuiteError(f"{where}: {parameter} is missing, or has another type than the saved one: save it first")
+                raise SuiteError(f"{where}: {parameter} is missing, or has another type than saved: save it first")
     if injected > last:
         given = [target.id for statement in ast.parse(cells[injected]).body if isinstance(statement, ast.Assign)
                  for target in statement.targets if isinstance(target, ast.Name)]

@@ -170,10 +170,9 @@ class Pipeline:
 
     def execute_now(self, plan: Planned, output: Path) -> None:
         name = plan.notebook
-        if self.fresh(name):
-            self.status[name] = NotebookStatus("fresh")
+        self.status[name] = NotebookStatus("fresh" if self.fresh(name) else "running")
+        if self.status[name].state == "fresh":
             return
-        self.status[name] = NotebookStatus("running")
         self.shown.note(f"{name}: executing")
         self.process = execute.NotebookProcess(paths.NOTEBOOKS / f"{name}.ipynb", output, plan.parameters.model_dump())
         ended = self.process.wait()

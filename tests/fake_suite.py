@@ -54,9 +54,6 @@ class InProcess:
         self.output.write_text(f"executed, {error}")
         return execute.Execution(error, 0.5)
 
-    def end(self) -> None:
-        raise AssertionError("nothing is to be ended")
-
 
 class House:
     """A small suite: notebooks, a profile, experiments whose runs the fake worker trains, a page of statuses."""
@@ -71,19 +68,16 @@ class House:
         monkeypatch.setattr(execute, "NotebookProcess", InProcess)
         monkeypatch.setattr(suite.experiments, "experiment", self.experiments.__getitem__)
         self.text = SimpleNamespace(path=root, fingerprint="text")
-        monkeypatch.setattr(data_prep.build, "corpus", lambda config, say=None: self.text)
-        monkeypatch.setattr(data_prep.build, "existing", lambda config: self.text)
+        for name in ("corpus", "existing"):
+            monkeypatch.setattr(data_prep.build, name, lambda *given: self.text)
         monkeypatch.setattr(suite.report, "build", self.page)
         (root / "profiles" / "tiny.yaml").write_text(GOOD.split("notebooks:")[0])
 
     def page(self, profile, status, corpus):
         self.pages.append({name: own.state for name, own in status.items()})
-        self.status = status
-        path = paths.report(profile) / "index.html"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for file in (path, path.with_name("ledger.json")):
-            file.write_text(str(status))
-        return path
+        paths.report(profile).mkdir(parents=True, exist_ok=True)
+        for name in ("index.html", "ledger.json"):
+            (paths.report(profile) / name).write_text(str(status))
 
     def notebook(self, name: str, *jobs: Job, code: str = "") -> None:
         self.experiments[name] = SimpleNamespace(alone=False, plan=lambda parameters, profile: list(jobs))

@@ -8,9 +8,7 @@ from suite.experiments.base import Job
 from suite.settings import profiles
 
 
-@cache
-def loaded(profile: str) -> profiles.Profile:
-    return profiles.load(profile)
+loaded = cache(profiles.load)
 
 
 @cache

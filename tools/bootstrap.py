@@ -61,10 +61,8 @@ def install(root: Path, name: str) -> None:
 
 def works(python: Path) -> bool:
     """Whether the environment's Python exists, starts (it links to one that may be gone) and has a right version."""
-    if not os.access(python, os.X_OK):
-        return False
     code = f"import sys, pip; sys.exit(not {OLDEST} <= sys.version_info[:2] <= {NEWEST})"
-    return subprocess.run([str(python), "-c", code], capture_output=True).returncode == 0
+    return os.access(python, os.X_OK) and not subprocess.run([str(python), "-c", code], capture_output=True).returncode
 
 
 def say(text: str) -> None:

@@ -148,7 +148,6 @@ def memory_of(run: RunConfig, speed: gpus.GpuSpeed | None) -> tuple[float, int]:
     """GiB at the peak of a training, and its number of micro-batches: as few as the GPU holds."""
     def needed(windows: int) -> float:
         return peak_bytes(run.model, run.train.precision, windows * run.train.length) / 2 ** 30
-
     batch, parts = run.train.batch, 1
     if speed is not None:
         parts = next((n for n in range(1, batch) if needed(-(-batch // n)) <= USABLE * speed.gpu.memory_gib), batch)
