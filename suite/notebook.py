@@ -38,7 +38,6 @@ from suite.settings.profiles import load
 from suite.study.frames import Study
 from suite.study.stats import ENOUGH_SEEDS
 
-INJECTED = "# Parameters"              # the first line of the cell that papermill injects
 SOURCE_LINES = 25                      # lines of code that a reader takes in beside an equation
 
 
@@ -199,19 +198,11 @@ def source_of(item: Any, start: str, end: str) -> tuple[str, str]:
 
 
 def read_parameters(name: str, namespace: Mapping[str, Any]) -> Parameters:
-    """The parameters as their cells left them in `namespace`, held to what the saved notebook declares."""
-    model = parameters_of(name)
-    check_cells(name, model, [str(source) for source in namespace.get("In", [])])
-    if absent := model.model_fields.keys() - namespace.keys():
-        raise SuiteError(f"{name}: {', '.join(sorted(absent))} not set: run the parameters cell first")
-    return checked(model, {parameter: namespace[parameter] for parameter in model.model_fields}, name)
-
-
-def check_cells(name: str, model: type[Parameters], cells: Sequence[str]) -> None:
-    """The last parameters cell that was run agrees with the saved one, and the names in papermill's cell, which it adds
-    below without a look at them, are known."""
+    """The parameters as their cells left them in `namespace`, held to what the saved notebook declares: its parameters
+    cell, and below it papermill's, which adds names without a look at them."""
+    model, cells = parameters_of(name), [str(source) for source in namespace.get("In", [])]
     last = max((at for at, source in enumerate(cells) if re.search("^profile:", source, re.MULTILINE)), default=-1)
-    injected = max((at for at, source in enumerate(cells) if source.startswith(INJECTED)), default=-1)
+    injected = max((at for at, source in enumerate(cells) if source.startswith("# Parameters")), default=-1)
     if last >= 0:
         ran, where = parse_cell(cells[last], name).model_fields, f"{name}, parameters cell"
         require_known(ran, model.model_fields, where)
@@ -222,3 +213,6 @@ def check_cells(name: str, model: type[Parameters], cells: Sequence[str]) -> Non
         given = [target.id for statement in ast.parse(cells[injected]).body if isinstance(statement, ast.Assign)
                  for target in statement.targets if isinstance(target, ast.Name)]
         require_known(given, model.model_fields, f"{name}, parameters given to papermill")
+    if absent := model.model_fields.keys() - namespace.keys():
+        raise SuiteError(f"{name}: {', '.join(sorted(absent))} not set: run the parameters cell first")
+    return checked(model, {parameter: namespace[parameter] for parameter in model.model_fields}, name)

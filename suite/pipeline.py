@@ -29,8 +29,6 @@ from suite.settings.parameters import notebook_names
 from suite.settings.profiles import Profile
 from suite.settings.progress import Display
 
-WAIT_SECONDS = 0.2                     # between two looks at a lock that another suite holds
-
 
 class Waiting:
     """A notebook and its missing jobs by the run's fingerprint, until each is done or has failed."""
@@ -166,7 +164,7 @@ class Pipeline:
             if not told:
                 self.shown.note(f"{name}: another suite is executing it; waiting")
             told = True
-            time.sleep(WAIT_SECONDS)
+            time.sleep(0.2)
 
     def execute_now(self, plan: Planned, output: Path) -> None:
         name = plan.notebook

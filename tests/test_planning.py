@@ -1,12 +1,12 @@
 """A plan: operations, memory and hours on a GPU, against numbers by hand, the published times, and what torch keeps."""
 
-import csv
 import json
 import re
 from collections import Counter, defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 from eval_fakes import CORPUS, run_of
@@ -144,14 +144,12 @@ def test_when_a_training_is_at_its_peak_then_memory_is_as_by_hand_and_a_batch_is
 # Hours
 
 def test_when_nothing_was_measured_then_the_published_runs_take_what_was_published():
-    with open(paths.PUBLISHED / "cost.csv", encoding="utf-8") as file:
-        seconds = defaultdict(float)
-        for row in csv.DictReader(file):
-            seconds[row["schedule"] == "learned"] += float(row["wall_seconds"])
+    published = pd.read_csv(paths.PUBLISHED / "cost.csv")
+    seconds = published.groupby(published.schedule == "learned").wall_seconds.sum()
     speed, mine = gpus.speed("RTX 3090"), defaultdict(float)
     for run in gpus.published_runs():
         mine[run.pattern.name == "learned"] += speed.seconds(run, cost.run_flops(run))
-    assert mine == {kind: pytest.approx(seconds[kind]) for kind in seconds}
+    assert mine == pytest.approx(seconds.to_dict())
     a_token = 6 * (60_850_688 - 33 * 512) + 12 * 512 * 16 * 21     # attention: about 21 keys a query
     assert speed.shares["fixed"] == pytest.approx(PAPER_TOKENS * a_token * 25 / seconds[False] / 71e12, rel=0.01)
     # Dense was not timed: its speed is that of fixed keys by the published inference.

@@ -77,7 +77,7 @@ def test_when_a_persons_own_text_is_used_then_mixture_domains_and_tokeniser_do_n
     ("model: {", "modle: {", ["unknown section 'modle'", "did you mean 'model'"]),
     ("rungs: 5", "", ["tiny.yaml: the section rungs is missing"]),
     ("model: {d_model: 16", "model: 3 #", ["model = 3", "ModelConfig"]),
-    ("rungs: 5", "rungs: 0", ["rungs = 0", "greater than or equal to 1"]),
+    ("rungs: 5", "rungs: 0", ["rungs = 0", "greater than 0"]),
     ("rungs: 5", "rungs: 5\nrungs: 6", ["'rungs' stands twice"]),
     ("heads: 2,", "heads: 2, heads: 4,", ["'heads' stands twice"]),
     ("docs: 0.75", "docs: -1", ["mixture: docs = -1", "greater than 0"]),

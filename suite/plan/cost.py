@@ -16,8 +16,6 @@ ITEM_BYTES = {"bf16": 2, "fp32": 4}
 LOGITS = 2 ** 27            # logits of a slice of tokens on a GPU (`lib.fused.ops.cross_entropy`)
 UNKNOWN_SHARE = 0.05        # of the training's operations, for an evaluation that is not known here
 
-Pass = tuple[PatternSpec, int, float]       # pattern, tokens a window, tokens
-
 
 # Operations
 
@@ -66,8 +64,9 @@ def evaluation_flops(run: RunConfig, evaluation: Evaluation, domains: int) -> fl
                for spec, length, tokens in passes)
 
 
-def forward_passes(run: RunConfig, evaluation: Evaluation, domains: int) -> list[Pass] | None:
-    """The forward passes of an evaluation, a backward one as two of them; None for one that is not known here."""
+def forward_passes(run: RunConfig, evaluation: Evaluation, domains: int) -> list[tuple[PatternSpec, int, float]] | None:
+    """Pattern, tokens a window and tokens of the forward passes of an evaluation, a backward one as two of them; None
+    for one that is not known here."""
     try:
         own, T = evals.build(evaluation.name, **dict(evaluation.parameters)), run.train.length
     except SuiteError:                                      # it cannot be built: the run that asks for it will say so

@@ -30,6 +30,10 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
 
+class Undeclared(SuiteError, AttributeError):
+    """An experiment reads a parameter that its notebook's parameters cell does not declare."""
+
+
 class Parameters(Strict):
     """What every notebook declares; the model of a notebook adds its own parameters, and all defaults."""
     profile: str                    # model, recipe and corpus: a file of profiles/
@@ -40,7 +44,7 @@ class Parameters(Strict):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             return super().__getattr__(name)
-        raise SuiteError(f"the experiment reads {name}, which the parameters cell of its notebook does not declare")
+        raise Undeclared(f"the experiment reads {name}, which the parameters cell of its notebook does not declare")
 
 
 Model = TypeVar("Model", bound=Strict)

@@ -4,10 +4,10 @@ import dataclasses
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import yaml
-from pydantic import Field, PositiveFloat, create_model
+from pydantic import PositiveFloat, PositiveInt, create_model
 
 from data_prep.config import CorpusConfig
 from lib import paths
@@ -18,7 +18,6 @@ from suite.settings.machine import has_bf16, side_by_side
 from suite.settings.parameters import (Parameters, Strict, checked, located, notebook_names, parameters_of,
                                        require_known, type_of)
 
-Count = Annotated[int, Field(ge=1)]
 
 
 def section(cls: type, required: str, without: str) -> type[Strict]:
@@ -39,9 +38,9 @@ class ProfileFile(Strict):
     model: MODEL
     train: TRAIN
     mixture: dict[str, PositiveFloat] = {}
-    rungs: Count
-    evaluation_tokens: Count
-    workers: Count | None = None
+    rungs: PositiveInt
+    evaluation_tokens: PositiveInt
+    workers: PositiveInt | None = None
     notebooks: dict[str, dict[str, Any]] = {}
 
 
