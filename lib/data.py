@@ -91,11 +91,12 @@ class Source(Protocol):
 class TextSource:
     """Windows of training tokens drawn uniformly with replacement; targets are the inputs one token later.
 
-    The domain of each window is drawn by the weights of the mixture, which are therefore shares of tokens. Raises
-    `SuiteError` for an unknown domain and for weights that are no weights.
+    The domain of each window is drawn by the weights of the mixture, which are therefore shares of tokens; without a
+    mixture they are equal. Raises `SuiteError` for an unknown domain and for weights that are no weights.
     """
 
-    def __init__(self, corpus: Corpus, mixture: Mapping[str, float]) -> None:
+    def __init__(self, corpus: Corpus, mixture: Mapping[str, float] | None = None) -> None:
+        mixture = dict.fromkeys(corpus.domains, 1.0) if mixture is None else mixture
         for domain, weight in mixture.items():
             if domain not in corpus.domains:
                 one_of(domain, (*corpus.domains, *corpus.apart), "domain of the mixture")
@@ -124,11 +125,6 @@ class TextSource:
             windows[rows] = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[starts]
         drawn = torch.from_numpy(windows)
         return drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
-
-
-def text_source(corpus: Corpus, mixture: Mapping[str, float] | None = None) -> TextSource:
-    """Training windows of `corpus`; without a mixture every domain has the same weight."""
-    return TextSource(corpus, dict.fromkeys(corpus.domains, 1.0) if mixture is None else mixture)
 
 
 def domains_of(data: DataConfig, corpus: Corpus) -> tuple[str, ...]:

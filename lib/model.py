@@ -12,18 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lib import patterns, rope
+from lib import patterns
 from lib.attention import sparse_attention
 from lib.attention.blurred import blurred_attention
 from lib.config import ModelConfig, RunConfig
 from lib.errors import SuiteError, require
 from lib.fused.ops import cross_entropy, rms_norm, swiglu, token_losses
 from lib.patterns import Pattern
-
-
-def weight(*shape: int) -> nn.Parameter:
-    """A matrix without values, which `Transformer.initialise` draws: nothing else draws while a model is built."""
-    return nn.Parameter(torch.empty(shape))
+from lib.rope import alibi_slopes, heads, turns
 
 
 class Norm(nn.Module):
@@ -43,14 +39,14 @@ class Attention(nn.Module):
         super().__init__()
         self.H, self.G, self.D = config.heads, config.kv_heads, config.head_dim
         self.layer, self.kind = layer, pattern.learned
-        self.qkv = weight((self.H + 2 * self.G) * self.D, config.d_model)
-        self.out = weight(config.d_model, self.H * self.D)
+        self.qkv = nn.Parameter(torch.empty((self.H + 2 * self.G) * self.D, config.d_model))
+        self.out = nn.Parameter(torch.empty(config.d_model, self.H * self.D))
         self.theta = nn.Parameter(torch.tensor(pattern.thetas[layer])) if pattern.learned else None
 
     def forward(self, x: torch.Tensor, pattern: Pattern, turn: torch.Tensor | None, slopes: torch.Tensor | None,
                 backend: str, half_width: float | None = None) -> torch.Tensor:
         B, T, _ = x.shape
-        q, k, v = rope.heads(F.linear(x, self.qkv), turn, self.H, self.G)              # (B, H, T, D), 2 (B, G, T, D)
+        q, k, v = heads(F.linear(x, self.qkv), turn, self.H, self.G)              # (B, H, T, D), 2 (B, G, T, D)
         if pattern.learned not in (None, self.kind):
             raise SuiteError(f"pattern {pattern.name!r} needs a learned {pattern.learned}; the model's: {self.kind}")
         learned = pattern.arguments(self.theta, self.layer)
@@ -66,8 +62,8 @@ class SwiGLU(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.gate_up = weight(2 * config.hidden, config.d_model)                       # gate above up
-        self.out = weight(config.d_model, config.hidden)
+        self.gate_up = nn.Parameter(torch.empty(2 * config.hidden, config.d_model))    # gate above up
+        self.out = nn.Parameter(torch.empty(config.d_model, config.hidden))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(swiglu(F.linear(x, self.gate_up)), self.out)                   # (B, T, 2F), (B, T, F) inside
@@ -97,8 +93,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config, self.backend = config, backend
         self.pattern = self.checked(pattern)
-        table = weight(config.vocab, config.d_model)                                   # the output matrix too
-        self.embedding = nn.Embedding.from_pretrained(table, freeze=False)
+        self.embedding = nn.Embedding.from_pretrained(torch.empty(config.vocab, config.d_model), freeze=False)
         self.blocks = nn.ModuleList(Block(config, pattern, layer) for layer in range(config.layers))
         self.norm = Norm(config)
         self.initialise(seed)
@@ -115,7 +110,7 @@ class Transformer(nn.Module):
     def initialise(self, seed: int) -> None:
         """Matrices normal with std d_model^-0.5, divided by sqrt(2L) into the residual stream.
 
-        The same seed draws the same matrices for every pattern, so that patterns are compared from one start.
+        Nothing else draws while a model is built: a seed draws the same matrices for every pattern.
         """
         draws = torch.Generator().manual_seed(seed)
         std = self.config.d_model ** -0.5
@@ -138,20 +133,16 @@ class Transformer(nn.Module):
         Raises `SuiteError` where the pattern needs something learned that the model has not, and for a bad option.
         """
         pattern = self.pattern if pattern is None else self.checked(pattern)
-        turn, slopes = self.position(x, rope, trained_length)
+        turn, slopes, c = None, None, self.config
+        require(c.position == "rope" or rope == "vanilla", "rope", rope, f"vanilla where the position is {c.position}")
+        if c.position == "rope":
+            dtype = torch.promote_types(x.dtype, torch.complex64)
+            turn = turns(x.shape[1], c.head_dim, c.rope_theta, rope, trained_length, dtype, str(x.device))
+        elif c.position == "alibi":
+            slopes = alibi_slopes(c.heads).to(x.device)
         for block in self.blocks:
             x = block(x, pattern, turn, slopes, self.backend, self.half_width)
         return self.norm(x)
-
-    def position(self, x: torch.Tensor, variant: str, trained_length: int | None) -> tuple[torch.Tensor | None, ...]:
-        """RoPE's turns and ALiBi's slopes, of which a model has at most one."""
-        c = self.config
-        require(c.position == "rope" or variant == "vanilla", "rope", variant,
-                f"vanilla where the position is {c.position}")
-        if c.position == "rope":
-            dtype = torch.promote_types(x.dtype, torch.complex64)
-            return rope.turns(x.shape[1], c.head_dim, c.rope_theta, variant, trained_length, dtype, str(x.device)), None
-        return None, rope.alibi_slopes(c.heads).to(x.device) if c.position == "alibi" else None
 
     def forward(self, tokens: torch.Tensor, **how) -> torch.Tensor:
         """Logits `[B, T, V]` of tokens `[B, T]`; options of `states`."""

@@ -34,7 +34,6 @@ def frequencies(head_dim: int, theta: float = 10_000.0, variant: str = "vanilla"
     Every variant but vanilla needs `trained_length`, in tokens.
     """
     one_of(variant, VARIANTS, "RoPE variant")
-    require(head_dim >= 2 and head_dim % 2 == 0, "head_dim", head_dim, "even, as RoPE turns pairs")
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
     plain = theta ** -exponents
     if variant == "vanilla":
@@ -98,8 +97,7 @@ class _Heads(torch.autograd.Function):
         return d_qkv.view(-1, T, (H + 2 * G) * D), None, None, None
 
 
-def heads(qkv: torch.Tensor, turn: torch.Tensor | None, H: int,
-          G: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def heads(qkv: torch.Tensor, turn: torch.Tensor | None, H: int, G: int) -> tuple[torch.Tensor, ...]:
     """Queries `[B, H, T, D]`, keys and values `[B, G, T, D]` of qkv `[B, T, (H + 2G) D]`.
 
     turn: `turns` of the T positions, by which queries and keys are turned; None: they stay as they are.
@@ -117,7 +115,6 @@ def alibi_slopes(heads: int) -> torch.Tensor:
     `2 ** (-8h / H)` for h = 1 to H where H is a power of two; otherwise those of the power of two below, then every
     second one of the power above, as in the authors' code.
     """
-    require(heads >= 1, "heads", heads, "an integer of at least 1")
     below = 2 ** int(math.log2(heads))
     slopes = [2 ** (-8 * h / below) for h in range(1, below + 1)]
     slopes += [2 ** (-8 * h / (2 * below)) for h in range(1, 2 * below + 1, 2)][:heads - below]

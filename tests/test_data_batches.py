@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lib.config import DataConfig
-from lib.data import Corpus, text_source
+from lib.data import Corpus, TextSource
 from lib.errors import SuiteError
 from suite.tasks import make_source
 
@@ -28,22 +28,22 @@ class Positions:
 
 
 def test_when_asked_twice_then_equal_and_when_seed_or_step_differs_then_not_and_no_global_stream_moves():
-    source, before = text_source(Positions()), (torch.get_rng_state(), np.random.get_state()[1].tolist())
+    source, before = TextSource(Positions()), (torch.get_rng_state(), np.random.get_state()[1].tolist())
     first, *others = (source.batch(*at, 8, 32)[0] for at in ((3, 5), (3, 6), (5, 3)))
     assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1]
     torch.rand(3)
-    assert torch.equal(first, text_source(Positions()).batch(3, 5, 8, 32)[0])
+    assert torch.equal(first, TextSource(Positions()).batch(3, 5, 8, 32)[0])
     assert not any(torch.equal(first, other) for other in others)
 
 
 def test_when_a_batch_is_drawn_then_rows_are_runs_of_one_domain_and_targets_are_one_later():
-    inputs, targets = text_source(Positions()).batch(0, 0, 64, 40)
+    inputs, targets = TextSource(Positions()).batch(0, 0, 64, 40)
     assert inputs.shape == (64, 40) and inputs.dtype == targets.dtype == torch.int64
     assert torch.equal(targets, inputs + 1) and torch.equal(inputs[:, 1:], inputs[:, :-1] + 1)
 
 
 def test_when_many_are_drawn_then_every_start_is_as_likely_as_any_other():
-    inputs, targets = text_source(Positions(), {"b": 1.0}).batch(1, 0, 42_000, 20)
+    inputs, targets = TextSource(Positions(), {"b": 1.0}).batch(1, 0, 42_000, 20)
     counts = np.bincount(inputs[:, 0].numpy() - 10_000, minlength=21)
     assert len(counts) == 41 - 20 and targets.max() == 10_040      # the first and the last window are there
     statistic = ((counts - 2000) ** 2 / 2000).sum()
@@ -51,16 +51,16 @@ def test_when_many_are_drawn_then_every_start_is_as_likely_as_any_other():
 
 
 def test_when_a_mixture_is_given_then_windows_and_so_tokens_come_by_its_weights_and_not_by_size():
-    inputs, _ = text_source(Positions(), {"a": 3.0, "c": 1.0, "b": 0.0}).batch(2, 0, 40_000, 20)
+    inputs, _ = TextSource(Positions(), {"a": 3.0, "c": 1.0, "b": 0.0}).batch(2, 0, 40_000, 20)
     shares = np.bincount(inputs[:, 0].numpy() // 10_000, minlength=3) / 40_000
     assert shares == pytest.approx([0.75, 0.0, 0.25], abs=4 * (0.75 * 0.25 / 40_000) ** 0.5)
-    equal = np.bincount(text_source(Positions()).batch(2, 0, 30_000, 20)[0][:, 0].numpy() // 10_000) / 30_000
+    equal = np.bincount(TextSource(Positions()).batch(2, 0, 30_000, 20)[0][:, 0].numpy() // 10_000) / 30_000
     assert equal == pytest.approx([1 / 3] * 3, abs=0.012)
 
 
 def test_when_a_configuration_names_text_then_the_source_has_its_mixture():
     data = DataConfig.of("text", mixture=(("c", 0.5), ("a", 0.5)))
-    expected = text_source(Positions(), {"c": 0.5, "a": 0.5}).batch(0, 1, 8, 16)
+    expected = TextSource(Positions(), {"c": 0.5, "a": 0.5}).batch(0, 1, 8, 16)
     assert torch.equal(make_source(data, Positions()).batch(0, 1, 8, 16)[0], expected[0])
 
 
@@ -70,12 +70,12 @@ def test_when_a_configuration_names_text_then_the_source_has_its_mixture():
     ({"a": float("nan")}, r"mixture\['a'\] = nan"), ({"a": "1"}, r"mixture\['a'\] = '1'"), ({}, "at least one weight")])
 def test_when_a_mixture_is_wrong_then_the_error_names_it(mixture, message):
     with pytest.raises(SuiteError, match=message):
-        text_source(Positions(), mixture)
+        TextSource(Positions(), mixture)
 
 
 def test_when_a_window_is_longer_than_a_domain_or_the_source_is_wrong_then_the_error_says_so():
     with pytest.raises(SuiteError, match="length = 41 .* 41 training tokens of domain 'b'"):
-        text_source(Positions()).batch(0, 0, 2, 41)
+        TextSource(Positions()).batch(0, 0, 2, 41)
     with pytest.raises(SuiteError, match="needs a corpus"):
         make_source(DataConfig(), None)
     with pytest.raises(SuiteError, match="unknown parameter of data source 'text' 'mixtur'; did you mean 'mixture'"):
@@ -111,6 +111,6 @@ def test_when_a_file_is_beyond_4_gib_then_documents_and_the_last_window_are_wher
     assert tokens[start - 1] == 0 and tokens[-1] == MARK
     largest = SimpleNamespace(random=lambda size: np.full(size, 1 - 2.0 ** -53))       # that a stream can give
     monkeypatch.setattr(np.random, "default_rng", lambda seed: largest)
-    inputs, targets = text_source(large).batch(0, 0, 3, 100)
+    inputs, targets = TextSource(large).batch(0, 0, 3, 100)
     assert inputs[0].tolist() == list(range(MARK - 100, MARK)) and (inputs[1] == inputs[0]).all()
     assert targets[0].tolist() == list(range(MARK - 99, MARK + 1))

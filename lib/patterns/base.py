@@ -179,7 +179,9 @@ class Pattern:
         plan = self.plan(layer, length)
         listed = isinstance(plan, EdgeTable)
         if listed:
-            heads, rows = [], bit_rows(plan.keys, length)                               # (H or 1, T, T / 8)
+            heads, tables = [], plan.keys.reshape(-1, length, plan.keys.shape[-1])
+            rows = np.stack([np.packbits(expand(EdgeTable(own), length)[0], axis=-1, bitorder="little")
+                             for own in tables])                                        # (H or 1, T, T / 8)
         else:
             heads = plan.heads if isinstance(plan, HeadOffsets) else [offsets_of(plan, 0)]
             d = np.arange(1 - length, length)
@@ -225,12 +227,6 @@ def expand(keys: Keys, length: int, heads: int = 1) -> np.ndarray:
             if offsets.causal:
                 mask[h] &= j <= i
     return mask
-
-
-def bit_rows(table: np.ndarray, length: int) -> np.ndarray:
-    """Rows of an edge table as bits, uint8 `[H or 1, T, ceil(T / 8)]`: key j is bit `j % 8` of byte `j // 8`."""
-    heads = table.reshape(-1, length, table.shape[-1])
-    return np.stack([np.packbits(expand(EdgeTable(own), length)[0], axis=-1, bitorder="little") for own in heads])
 
 
 def count_pairs(keys: Keys, length: int) -> float:

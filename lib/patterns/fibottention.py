@@ -8,17 +8,12 @@ import numpy as np
 from lib.patterns.kinds import Count, PerHead, Positive, Windowed
 
 
-def golden(n: int) -> int:
-    """floor(n * phi), exactly: `(n + floor(sqrt(5 n^2))) // 2`."""
-    return (n + isqrt(5 * n * n)) // 2
-
-
 def wythoff_row(row: int, limit: int, modified: bool = False) -> list[int]:
     """Row `row` (from 1) of the Wythoff array up to `limit`: 1 2 3 5 8 …, 4 7 11 18 …; every number is in one row.
 
     modified: with the two numbers before, `row - 1` and `floor(row * phi)`.
     """
-    a, b, out = row - 1, golden(row), []
+    a, b, out = row - 1, (row + isqrt(5 * row * row)) // 2, []          # in integers, as floats round
     if not modified:
         a, b = a + b, a + 2 * b
     while a <= limit:

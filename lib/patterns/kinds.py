@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -71,15 +71,12 @@ class Windowed(OffsetPattern):
         return (Knob("window", range(length), "head"),)
 
 
-Link = tuple[np.ndarray | int, np.ndarray | list[int]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class RowPattern(Pattern):
     """Keys differ from query to query: an edge table."""
     bidirectional = True
 
-    def links(self, layer: int, length: int, head: int) -> Iterable[Link]:
+    def links(self, layer: int, length: int, head: int) -> Iterable[tuple[Any, Any]]:
         """Queries and keys `(i, j)`, arrays that broadcast; repeats and keys ahead or outside the text are dropped."""
         raise NotImplementedError(f"{type(self).__name__} does not define links")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from lib.config import DataConfig
-from lib.data import Corpus, Source, text_source
+from lib.data import Corpus, Source, TextSource
 from lib.errors import SuiteError, one_of, require
 from lib.registry import Registry, check
 
@@ -124,5 +124,5 @@ def make_source(data: DataConfig, corpus: Corpus | None) -> Source:
     for name in parameters:
         one_of(name, ("mixture", "domains"), "parameter of data source 'text'")
     if "domains" in parameters:
-        return text_source(corpus, dict.fromkeys(parameters["domains"], 1.0))
-    return text_source(corpus, dict(parameters["mixture"]) if "mixture" in parameters else None)
+        return TextSource(corpus, dict.fromkeys(parameters["domains"], 1.0))
+    return TextSource(corpus, dict(parameters["mixture"]) if "mixture" in parameters else None)
