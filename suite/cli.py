@@ -22,7 +22,7 @@ from suite.settings import profiles
 from suite.settings.parameters import notebook_names
 
 if TYPE_CHECKING:
-    from suite.run.hosts import Hosts
+    from suite.run.worker import Hosts
 
 # Torch's idle threads sleep; awake, they would take a core from what is measured next. Read when a process starts.
 BENCH = {"OMP_WAIT_POLICY": "PASSIVE"}

@@ -23,7 +23,7 @@ from suite.report import NotebookStatus
 from suite.run import execute, stamps
 from suite.run.database import Database, claim
 from suite.run.engine import EngineError, Failure, by_need, ensure, with_seeds
-from suite.run.hosts import Hosts
+from suite.run.worker import Hosts
 from suite.settings.fingerprints import run_fingerprint
 from suite.settings.parameters import notebook_names
 from suite.settings.profiles import Profile

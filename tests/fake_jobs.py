@@ -13,7 +13,7 @@ from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConf
 from lib.data import Corpus
 from suite.experiments.base import Job
 from suite.run.engine import ensure
-from suite.run.hosts import Hosts
+from suite.run.worker import Hosts
 from suite.settings.fingerprints import run_fingerprint
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))

@@ -14,7 +14,7 @@ import suite.report
 from lib import paths
 from suite import cli
 from suite.experiments.base import Job
-from suite.run import execute, hosts
+from suite.run import execute, worker
 
 GOOD = """
 description: for tests
@@ -64,7 +64,7 @@ class House:
             monkeypatch.setattr(paths, name, root / name.lower())
             (root / name.lower()).mkdir()
         monkeypatch.setenv("SUITE_OUTPUTS", str(root / "outputs"))
-        monkeypatch.setattr(hosts, "COMMAND", FAKE)
+        monkeypatch.setattr(worker, "COMMAND", FAKE)
         monkeypatch.setattr(execute, "NotebookProcess", InProcess)
         monkeypatch.setattr(suite.experiments, "experiment", self.experiments.__getitem__)
         self.text = SimpleNamespace(path=root, fingerprint="text")

@@ -20,7 +20,7 @@ from suite.experiments import experiment
 from suite.experiments.base import Job
 from suite.run.database import Database
 from suite.run.engine import Assignment, Engine, EngineError, by_need, ensure, replicates, with_seeds
-from suite.run.hosts import WORKER, Hosts
+from suite.run.worker import WORKER, Hosts
 from suite.settings import profiles
 from suite.settings.progress import Active
 

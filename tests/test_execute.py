@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import nbformat
 import psutil
 import pytest
+from fake_jobs import until
 from nbformat.v4 import new_code_cell, new_notebook
 
 from lib import paths
@@ -85,10 +85,7 @@ def test_when_the_suite_is_killed_then_execution_and_kernel_end(make, tmp_path):
               "e.NotebookProcess(*map(pathlib.Path, sys.argv[1:]), {}).wait()")
     suite = subprocess.Popen([sys.executable, "-c", script, str(path), str(tmp_path / "out.ipynb")], cwd=paths.ROOT,
                              env={**os.environ, "PYTHONPATH": str(paths.ROOT)})
-    deadline = time.monotonic() + 40
-    while not (tmp_path / "started").exists():
-        assert time.monotonic() < deadline and suite.poll() is None
-        time.sleep(0.1)
+    until((tmp_path / "started").exists, suite)
     below = psutil.Process(suite.pid).children(recursive=True)
     assert len(below) >= 2                                             # the process that executes, and its kernel
     suite.kill()

@@ -9,7 +9,6 @@ import queue
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ import pandas as pd
 import psutil
 import pytest
 import torch
-from fake_jobs import FAKE, Quiet, folder, job, train
+from fake_jobs import FAKE, Quiet, folder, job, train, until
 from fake_worker import Fake
 from filelock import FileLock
 
@@ -32,9 +31,8 @@ from suite.experiments.base import Job
 from suite.run import ray_hosts
 from suite.run.database import Database
 from suite.run.engine import Assignment, EngineError, ensure
-from suite.run.hosts import Hosts
 from suite.run.ray_hosts import SETTINGS, Agent, Ray, RayWorker
-from suite.run.worker import Worker
+from suite.run.worker import Hosts, Worker
 from suite.settings.machine import versions
 
 os.environ.update(SETTINGS)                            # before Ray reads them
@@ -88,13 +86,10 @@ def test_when_machines_have_gpus_then_a_run_has_one_unless_the_person_says_other
             cluster.open("tiny", None, told.append)
 
 
-def test_when_a_run_is_to_have_an_impossible_share_then_it_is_refused():
-    for numbers in ({"cpus": 0}, {"gpus": -1.0}, {"gpus": 1.5}):
+def test_when_share_or_address_is_wrong_then_it_is_said_within_seconds(monkeypatch):
+    for share in ((0, None), (1, -1.0), (1, 1.5)):
         with pytest.raises(SuiteError, match="--run-"):
-            Ray(**numbers)
-
-
-def test_when_the_address_is_wrong_then_it_is_said_within_seconds(monkeypatch):
+            Ray(*share)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))                  # it does not listen
         nobody = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -313,10 +308,8 @@ def test_when_the_driver_is_killed_then_the_cluster_stops_its_runs_and_the_next_
     one, trained_here = job(1, pause=0.05, steps=60), job(2, 1)
     ensure([trained_here], "tiny", None, shown=Quiet(), hosts=Hosts(1, FAKE))
     row = dict(Database("tiny").facts(folder(trained_here).name))
-    suite, deadline = subprocess.Popen([sys.executable, "-c", SUITE], cwd=paths.ROOT), time.monotonic() + 120
-    while not (folder(one) / "checkpoint.pt").exists():
-        assert time.monotonic() < deadline and suite.poll() is None
-        time.sleep(0.05)
+    suite = subprocess.Popen([sys.executable, "-c", SUITE], cwd=paths.ROOT)
+    until((folder(one) / "checkpoint.pt").exists, suite)
     worker = psutil.Process(int(log(one)[0].split()[-1]))              # a log begins with the number of the process
     suite.kill()
     suite.wait()

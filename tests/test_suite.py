@@ -22,7 +22,7 @@ from suite.experiments import base
 from suite.plan import estimate
 from suite.plan import outlook as planning
 from suite.run import compare as comparison
-from suite.run import hosts, ray_hosts, stamps
+from suite.run import ray_hosts, stamps, worker
 from suite.settings import profiles, progress
 
 
@@ -172,7 +172,7 @@ def test_when_something_is_wrong_or_interrupted_then_one_line_and_the_status_say
 def test_when_the_engine_is_ray_then_a_report_a_notebook_and_a_comparison_train_there(house, monkeypatch, capsys):
     asked = []
 
-    class Elsewhere(hosts.Hosts):
+    class Elsewhere(worker.Hosts):
         def __init__(self, *given):
             super().__init__(1, FAKE)
             asked.append(given)

@@ -10,7 +10,6 @@ import sqlite3
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -147,27 +146,9 @@ def export(database: Database, form: str, file: TextIO) -> None:
 
 # A stored result computed again from its run's stored weights, and compared number by number (`make verify`)
 
-@dataclass(frozen=True)
-class Verified:
-    run: str                           # one evaluation of it was computed again
-    evaluation: str
-    away: np.ndarray                   # difference of each number, relative to max(1, |stored|); inf: one side lacks it
-    here: bool                         # made on this machine with these versions
-
-    @property
-    def agrees(self) -> bool:
-        return bool((self.away <= (0 if self.here else ELSEWHERE)).all())
-
-    def text(self) -> str:
-        different = np.count_nonzero(self.away)
-        apart = f"{different} differ, by up to {self.away.max():.2g} of the value" if different else "identical"
-        where = "" if self.here else "; the result was made on another machine or with other versions"
-        return f"{self.run[:8]}  {self.evaluation:<24} {len(self.away):>6} numbers: {apart}{where}"
-
-
-def verify(row: sqlite3.Row, database: Database) -> Iterator[Verified]:
-    """Each evaluation that the database has of the run `row`, computed again from the weights in its folder. Raises
-    `SuiteError` if the weights are gone, or if other code than the present one made them."""
+def verify(row: sqlite3.Row, database: Database) -> Iterator[tuple[str, np.ndarray]]:
+    """Each evaluation that the database has of the run `row`, computed again from the weights in its folder: its name
+    and the `differences` of its numbers. Raises `SuiteError` if the weights are gone, or made by other code."""
     import torch
 
     from lib.training import load_run
@@ -188,12 +169,11 @@ def verify(row: sqlite3.Row, database: Database) -> Iterator[Verified]:
     if finished is None:
         raise SuiteError(f"{folder} has no finished weights of the run {row['run']}: delete outputs/{database.profile} "
                          "or restore the folder, and run make report")
-    here = row["machine"] == machine() and json.loads(row["versions"]) == versions()
     for stored in database.rows("select * from evaluations where run_id = ? order by id", row["id"]):
         evaluation = Evaluation.of(stored["name"], **json.loads(stored["parameters"]))
         if stored["evaluation"] == evaluation_fingerprint(evaluation):       # else of an earlier code: no report has it
             result = evaluate(evaluation, finished.model, run, database.corpus if on_text else None, device)
-            yield Verified(row["run"], stored["name"], differences(stored["id"], result, database), here)
+            yield stored["name"], differences(stored["id"], result, database)
 
 
 def differences(evaluation: int, result: EvalResult, database: Database) -> np.ndarray:
@@ -219,16 +199,21 @@ def verify_runs(profile: str, corpus: str, prefix: str, every: bool) -> int:
     """Verify the run of this fingerprint; without one every run, or one at random, of those that have an evaluation.
     Prints a line for each result. 0: all agree; 1: some number differs."""
     from data_prep.build import existing
-    database, results = Database(profile, existing(load(profile, corpus).corpus), create=False), []
+    database = Database(profile, existing(load(profile, corpus).corpus), create=False)
     rows = [find(database, prefix)] if prefix else database.rows(
         "select * from runs where status = 'done' and id in (select run_id from evaluations) order by id")
     if not rows:
         raise SuiteError(f"profile {profile!r} has no finished run yet: make report PROFILE={profile}")
+    results, numbers, apart = 0, 0, 0
     for row in rows if prefix or every else [random.choice(rows)]:
-        for verified in verify(row, database):
-            print(verified.text(), flush=True)
-            results.append(verified)
-    apart = sum(not verified.agrees for verified in results)
-    print(f"{len(results)} results, {sum(len(verified.away) for verified in results):,} numbers: "
+        here = row["machine"] == machine() and json.loads(row["versions"]) == versions()
+        where = "" if here else "; the result was made on another machine or with other versions"
+        for name, away in verify(row, database):
+            different = np.count_nonzero(away)
+            how = f"{different} differ, by up to {away.max():.2g} of the value" if different else "identical"
+            print(f"{row['run'][:8]}  {name:<24} {len(away):>6} numbers: {how}{where}", flush=True)
+            results, numbers = results + 1, numbers + len(away)
+            apart += not (away <= (0 if here else ELSEWHERE)).all()
+    print(f"{results} results, {numbers:,} numbers: "
           + (f"{apart} results do not agree with what is stored" if apart else "all agree with what is stored"))
     return 1 if apart else 0

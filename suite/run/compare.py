@@ -10,12 +10,13 @@ import ast
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from lib import paths
 from lib.config import PatternSpec, RunConfig
+from lib.data import Corpus
 from lib.errors import SuiteError
 from lib.patterns import Pattern, build
 from lib.patterns.matching import match_edges
@@ -24,12 +25,9 @@ from suite.experiments.common import Recipe, spec_of
 from suite.run.browse import settings
 from suite.run.database import Database
 from suite.run.engine import ensure
+from suite.run.worker import Hosts
+from suite.settings.profiles import Profile
 from suite.settings.progress import text_table
-
-if TYPE_CHECKING:
-    from lib.data import Corpus
-    from suite.run.hosts import Hosts
-    from suite.settings.profiles import Profile
 
 SEED = 42
 Champion = tuple[str, PatternSpec]     # what the tables call it, and its pattern

@@ -95,8 +95,6 @@ class Database:
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         return self.connection.execute(query, values).fetchall()
 
-    # Reading
-
     def facts(self, run: str) -> sqlite3.Row | None:
         """The row of a run by its fingerprint."""
         return next(iter(self.rows("select * from runs where run = ?", run)), None)
@@ -158,8 +156,6 @@ class Database:
             return stored["id"]
         raise SuiteError(f"the run {run['run']} has no evaluation {evaluation.name!r} with "
                          f"{dict(evaluation.parameters)} yet")
-
-    # Writing
 
     def record_start(self, run: RunConfig, facts: Facts) -> None:
         """A row that says that the run is being trained; the lock in the run's folder says whether that still holds."""
@@ -234,10 +230,9 @@ def array_of(row: Mapping[str, Any] | sqlite3.Row) -> np.ndarray:
 
 def packed(value: Any) -> Any:
     """An argument of a `record_` method for `json.dumps(default=packed)`: results cross machines as JSON."""
-    if isinstance(value, bytes):
-        return {"__bytes__": b64encode(value).decode()}
     if isinstance(value, np.ndarray):
-        return {"__array__": columns_of(value)}
+        columns = columns_of(value)
+        return {"__array__": {**columns, "data": b64encode(columns["data"]).decode()}}
     if isinstance(value, Evaluation):
         return {"__evaluation__": [value.name, value.parameters]}
     return value.item() if isinstance(value, np.generic) else {"__fields__": vars(value)}
@@ -246,10 +241,8 @@ def packed(value: Any) -> Any:
 def unpacked(value: dict[str, Any]) -> Any:
     """The way back, for `json.loads(object_hook=unpacked)`; another object than an evaluation becomes a namespace."""
     match value:
-        case {"__bytes__": text}:
-            return b64decode(text)
         case {"__array__": columns}:
-            return array_of(columns)
+            return array_of({**columns, "data": b64decode(columns["data"])})
         case {"__evaluation__": [name, parameters]}:
             return Evaluation.of(name, **dict(parameters))
         case {"__fields__": fields}:

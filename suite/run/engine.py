@@ -1,4 +1,4 @@
-"""Trains and evaluates the missing runs of a plan with a bounded number of workers (`suite.run.hosts`).
+"""Trains and evaluates the missing runs of a plan with a bounded number of workers (`suite.run.worker`).
 
 `ensure` returns when every run is in the database. A run that several experiments ask for is trained once, also when
 two suites run at once: each run is claimed by a lock, and the engine waits for a run that another suite trains. First
@@ -11,32 +11,30 @@ import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lib import paths
 from lib.config import RunConfig
+from lib.data import Corpus
 from lib.errors import SuiteError
 from lib.text import duration
-from suite.experiments.base import merged
+from suite.experiments.base import Job, merged
 from suite.plan.estimate import Estimator
 from suite.run.database import Database
-from suite.run.hosts import TAIL, Events, Hosts, WorkerProcess
+from suite.run.worker import TAIL, Events, Hosts, WorkerProcess
 from suite.settings.fingerprints import evaluation_fingerprint, run_fingerprint
 from suite.settings.parameters import notebook_names
+from suite.settings.profiles import Profile
 from suite.settings.progress import Active, Display, Snapshot, display
-
-if TYPE_CHECKING:
-    from lib.data import Corpus
-    from suite.experiments.base import Job
-    from suite.settings.profiles import Profile
 
 BUSY_SECONDS = 0.5            # before a run that another suite trains is tried again
 FIRST_STEPS = 0.05            # share of a run's steps before which its speed says little
 UNDECIDED, ONE_SEED, DECIDED, UNCLAIMED = range(4)           # what needs a further seed most comes first
 
-Further = Callable[[int], Callable[["Job"], int]]            # number of trained seeds -> order of the next seeds
+Further = Callable[[int], Callable[[Job], int]]              # number of trained seeds -> order of the next seeds
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,11 @@ class Engine:
                 self.hosts.open(self.profile, self.corpus, self.shown.note)
                 if self.hosts.here:
                     self.estimator = Estimator.from_history(may_measure=False)
-                self.loop()
+                while self.pending or self.in_hand:
+                    self.hand_out()
+                    with suppress(queue.Empty):
+                        self.handle(*self.events.get(timeout=0.25))
+                    self.shown.show(self.snapshot())
         finally:
             for worker in self.workers:
                 worker.end()
@@ -145,17 +147,6 @@ class Engine:
     @property
     def in_hand(self) -> list[Assignment]:
         return [worker.task for worker in self.workers if worker.task]
-
-    def loop(self) -> None:
-        while self.pending or self.in_hand:
-            self.hand_out()
-            try:
-                self.handle(*self.events.get(timeout=0.25))
-            except queue.Empty:
-                pass
-            self.shown.show(self.snapshot())
-
-    # Work to workers
 
     def hand_out(self) -> None:
         room = self.hosts.count()
@@ -187,8 +178,6 @@ class Engine:
                 return task
             self.finish(task)
         return None
-
-    # Events from workers
 
     def handle(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
         kind, task = event["event"], worker.task
@@ -250,8 +239,6 @@ class Engine:
         tail = log.read_text(errors="replace").splitlines()[-TAIL:] if log.exists() else words
         self.fail(task, f"its process died {times} ({how})", tail)
 
-    # What is shown
-
     def snapshot(self) -> Snapshot:
         active = tuple(task.state for task in self.in_hand)
         total = self.done + len(self.failures) + len(self.pending) + len(active)
@@ -307,9 +294,9 @@ def apart_from_seed(run: RunConfig) -> RunConfig:
 
 
 def replicates(runs: Iterable[RunConfig]) -> dict[RunConfig, int]:
-    """For each run, how many seeds of the same run stand before it: 0 for a first seed."""
+    """For each of different runs, how many seeds of the same run stand before it: 0 for a first seed."""
     places, seeds = {}, Counter()
-    for run in dict.fromkeys(runs):
+    for run in runs:
         places[run] = seeds[apart_from_seed(run)]
         seeds[apart_from_seed(run)] += 1
     return places

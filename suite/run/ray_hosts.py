@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -35,11 +35,9 @@ from lib.data import Corpus
 from lib.errors import SuiteError, require
 from lib.files import write_atomically
 from suite.run.database import Database, claim, unpacked
-from suite.run.hosts import TAIL, THREADS, Events, Hosts, WorkerProcess
+from suite.run.engine import Assignment
+from suite.run.worker import TAIL, THREADS, Events, Hosts, WorkerProcess
 from suite.settings.machine import versions
-
-if TYPE_CHECKING:
-    from suite.run.engine import Assignment
 
 FETCH_SHARE = 0.05            # of a run's time, at most, to fetch checkpoints: large ones are fetched less often
 LOOK_SECONDS = 2.0            # between two looks at the machines
@@ -130,7 +128,7 @@ class Ray(Hosts):
 
 
 class RayWorker:
-    """An agent on some machine, as the engine sees it (`suite.run.hosts`). Its thread follows the runs."""
+    """An agent on some machine, as the engine sees it (`suite.run.worker`). Its thread follows the runs."""
 
     def __init__(self, cluster: Ray, agent: Any, events: Events) -> None:
         self.cluster, self.agent, self.events = cluster, agent, events
@@ -152,8 +150,6 @@ class RayWorker:
             ray.wait([self.agent.close.remote()], timeout=5)
         ray.kill(self.agent)
         self.thread.join(10)
-
-    # In the thread
 
     def serve(self) -> None:
         import ray

@@ -20,13 +20,14 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from lib import paths
 from lib.config import RunConfig
+from lib.data import Corpus
 from lib.errors import SuiteError
 from lib.step import Ranks
 from lib.text import duration
@@ -38,11 +39,8 @@ from suite.run.engine import assignments
 from suite.run.worker import Worker, described
 from suite.settings.machine import cores
 from suite.settings.parameters import notebook_names
+from suite.settings.profiles import Profile, opened
 from suite.settings.progress import Active, Snapshot, display
-
-if TYPE_CHECKING:
-    from lib.data import Corpus
-    from suite.settings.profiles import Profile
 
 ANSWER = timedelta(minutes=10)          # a process that has not sent its gradients by then hangs, and ends all
 PATIENCE = timedelta(days=30)           # of processes that wait while the first evaluates; a death is noticed at once
@@ -148,7 +146,6 @@ def lead(profile: Profile, corpus: Corpus | None, names: list[str], member: Memb
 
 
 def start(options: argparse.Namespace, member: Member) -> int:
-    from suite.settings.profiles import opened
     names = [name.removesuffix(".ipynb") for name in options.notebooks]
     return lead(*opened(options.profile, options.corpus), names or notebook_names(), member, options.weights_only)
 

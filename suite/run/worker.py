@@ -1,9 +1,12 @@
-"""A worker process trains and evaluates one run after another, as the engine tells it.
+"""Worker processes: where the engine starts them (`Hosts`), and what each one does (`Worker`).
 
     python -m suite worker          JSON lines: tasks on standard input, events on standard output; ends with its input
 
-It claims a run by a lock on the run's folder, which the kernel releases when the process dies, however it dies. The end
-of the input means that the engine is gone: the worker then ends at once; the last checkpoint stays.
+The engine asks the hosts for as many workers as there is room for, and gives each one run at a time: `give` sets a
+worker's `task`, and the engine takes it away. What happens arrives as (worker, event): `ready` first; of the run in
+hand `progress`, `recorded`, then `done`, `failed` (with `error`) or `busy`; at any time `died` (with `how` and the
+worker's last `words`), the last. A worker claims a run by a lock on the run's folder, which the kernel releases when
+the process dies. The end of its input means that the engine is gone: the worker then ends at once.
 """
 
 from __future__ import annotations
@@ -12,25 +15,103 @@ import json
 import os
 import queue
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from lib import paths
 from lib.config import Evaluation, RunConfig, freeze
+from lib.data import Corpus
 from lib.errors import SuiteError
 from suite.run.database import Database, Facts, claim, now, packed
 from suite.settings.fingerprints import evaluation_fingerprint, run_fingerprint
-from suite.settings.machine import machine, versions
+from suite.settings.machine import machine, side_by_side, versions
 
 SLOT_SECONDS = 0.2
+COMMAND = (sys.executable, "-m", "suite", "worker")
+TAIL = 8                      # last lines of a log that an error shows
 
+# A worker has one thread, and keeps freed memory for the next step, in huge pages: fresh pages for every tensor cost a
+# tenth of a training step. Only glibc's malloc knows of it; other systems ignore it.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+MALLOC = {"hugetlb": 1, "mmap_threshold": 2 ** 25, "trim_threshold": 2 ** 32}
+WORKER = {**dict.fromkeys(THREADS, "1"), "TOKENIZERS_PARALLELISM": "false",
+          "GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in MALLOC.items())}
+
+Events = queue.Queue[tuple[Any, dict[str, Any]]]                # a worker and what happened there
+
+
+@dataclass
+class Hosts:
+    """Room for workers on this machine; `suite.run.ray_hosts` redefines it for a cluster."""
+    attempts = 2                  # worker deaths after which a run counts as failed
+    here = True                   # whether runs take as long as earlier ones of this machine
+
+    workers: int = field(default_factory=side_by_side)
+    command: Sequence[str] = ()
+
+    def open(self, profile: str, corpus: Corpus | None, note: Callable[[str], None]) -> None:
+        """Called before the first worker starts. Raises `SuiteError` if there is no room for a run."""
+
+    def count(self) -> int:
+        """Workers that there is room for; may change while the engine works."""
+        return self.workers
+
+    def start(self, events: Events) -> WorkerProcess:
+        return WorkerProcess(self.command or COMMAND, events)
+
+    def close(self) -> None:
+        """Called in the end: give up what `open` took."""
+
+
+class WorkerProcess:
+    """A worker process; it speaks JSON lines (`suite.run.worker`)."""
+
+    def __init__(self, command: Sequence[str], events: Events, settings: Mapping[str, str] = {}) -> None:
+        self.task: Any = None                                             # an `Assignment` of the engine
+        self.ready = False                                                # set by the engine
+        self.stderr = tempfile.TemporaryFile("w+", errors="replace")      # until a run has a log of its own
+        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr,
+                                      text=True, cwd=paths.ROOT, env={**os.environ, **WORKER, **settings})
+        self.listener = threading.Thread(target=self.listen, args=(events,), daemon=True)
+        self.listener.start()
+
+    def listen(self, events: Events) -> None:
+        for line in self.popen.stdout:
+            if line.startswith("{"):                   # not what a library prints before the worker takes over
+                events.put((self, json.loads(line)))
+        status = self.popen.wait()
+        how = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
+        if status == -9:
+            how += ", which is also what the system does when memory runs out"
+        self.stderr.seek(0)
+        events.put((self, {"event": "died", "how": how, "words": self.stderr.read().splitlines()[-TAIL:]}))
+
+    def give(self, task: Any, message: dict[str, Any]) -> None:
+        self.task = task
+        with suppress(BrokenPipeError):                # it has just died: `listen` says so, and the task is given again
+            print(json.dumps(message), file=self.popen.stdin, flush=True)
+
+    def end(self) -> None:
+        """At once. Nothing is lost: checkpoints, weights and database are written whole or not at all."""
+        self.popen.kill()
+        self.popen.wait()
+        self.listener.join()
+        for stream in (self.popen.stdin, self.popen.stdout, self.stderr):
+            with suppress(BrokenPipeError):
+                stream.close()
+
+
+# In that process
 
 class Channel:
     """Tasks in, events out. Standard output is the engine's alone: what a library prints goes to the log instead."""
@@ -100,8 +181,7 @@ class Worker:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         return "cuda" if torch.cuda.is_available() else "cpu"
 
-    def corpus(self, path: str | None) -> Any:
-        from lib.data import Corpus
+    def corpus(self, path: str | None) -> Corpus | None:
         return Corpus(Path(path)) if path is not None else None
 
     def train(self, run: RunConfig, corpus: Any, folder: Path, progress: Callable[[dict], None], **more: Any) -> Any:
@@ -112,8 +192,6 @@ class Worker:
     def evaluate(self, evaluation: Evaluation, model: Any, run: RunConfig, corpus: Any) -> Any:
         from suite.evals import evaluate
         return evaluate(evaluation, model, run, corpus, self.device)
-
-    # A task from its claim to its outcome
 
     def perform(self, task: dict[str, Any]) -> None:
         run = RunConfig.from_dict(task["run"])
