@@ -11,8 +11,7 @@ STEP_LENGTH, STEP_WINDOW = 512, 6
 def run(quick: bool) -> None:
     """Measure everything, print it and write outputs/bench/bench.json; fewer lengths and rounds go into quick.json."""
     from suite.bench import measure, rows, tables
-    from suite.bench.cases import Setting
-    from suite.bench.steps import StepSetting
+    from suite.bench.cases import Setting, StepSetting
     from suite.settings import profiles
     start = time.monotonic()
 

@@ -13,11 +13,10 @@ import torch
 
 from lib import paths
 from lib.attention import BACKENDS, choose
-from suite.bench import cases, counting, memory, steps
-from suite.bench.cases import LEARNED, OTHERS, Setting
+from suite.bench import cases, counting, memory
+from suite.bench.cases import BASELINE, LEARNED, OTHERS, Setting, StepSetting
 from suite.bench.counting import PASSES
 from suite.bench.rows import Row
-from suite.bench.steps import BASELINE, StepSetting
 from suite.bench.timing import Samples, Spread, Timed, by_clock, interleaved, ratio
 from suite.settings.fingerprints import code_fingerprint, package_modules
 from suite.settings.machine import cores, machine
@@ -69,12 +68,6 @@ def quiet(say: Callable[[str], None] = lambda line: None) -> Iterator[None]:
         yield
 
 
-def busy() -> float:
-    """Share of the machine's cores that is in use while this process rests."""
-    import psutil
-    return psutil.cpu_percent(interval=WATCHED) / 100
-
-
 def code() -> str:
     """Fingerprint of the code whose speed is measured, and of what measures it."""
     modules = (*package_modules("lib.attention"), *package_modules("lib.patterns"))
@@ -91,25 +84,22 @@ class Bench:
     seconds: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)       # of the last length timed
 
     def rows(self) -> list[Row]:
-        self.busy = busy()                             # watched before anything is measured
+        import psutil
+        self.busy = psutil.cpu_percent(interval=WATCHED) / 100      # by others, before anything is measured
         parts = (self.unavailable, self.times, self.growth, self.plans, self.memory, self.patterns, self.training)
         return [row for part in parts for row in part()]
 
-    @cached_property
-    def lacking(self) -> dict[str, str]:
-        return cases.backends(self.setting)
-
-    @cached_property
-    def available(self) -> list[str]:
-        return [name for name, lacks in self.lacking.items() if not lacks]
+    def __post_init__(self) -> None:
+        self.lacking = cases.backends(self.setting)
+        self.available = [name for name, lacks in self.lacking.items() if not lacks]
 
     @cached_property
     def names(self) -> list[str]:
         """All attentions: those without the suite, its backends, and these with learned distances."""
         learned = cases.checked_call(self.setting.learned, self.setting)
         backends = [name for name in self.available if name not in OTHERS]
-        learning = [name for name in backends if name not in SQUARE and BACKENDS[name].supports(learned)]
-        every = [*OTHERS, *backends, *(name + LEARNED for name in learning)]
+        learning = [name + LEARNED for name in backends if name not in SQUARE and BACKENDS[name].supports(learned)]
+        every = [*OTHERS, *backends, *learning]
         return [name for name in every if (name in self.scope.names if self.scope.names else
                                            name != "flex" or self.scope.flex)]
 
@@ -129,12 +119,12 @@ class Bench:
             **more: Any) -> Row:
         """A row of the setting's own pattern unless `more` names another."""
         s = self.setting
-        on_gpu = s.device.type == "cuda"
         described = {"pattern": f"scaled_base W={s.window}, {s.rungs} rungs", "keys": s.fixed.pairs(T) / T,
                      "heads": f"{s.batch * s.heads}, {s.kv_heads}", "head_dim": s.head_dim,
                      "dtype": str(s.dtype).removeprefix("torch."), "threads": torch.get_num_threads(),
-                     "device": torch.cuda.get_device_name(s.device) if on_gpu else "cpu", "machine": machine(),
-                     "malloc": os.environ.get("GLIBC_TUNABLES", ""), "busy": self.busy, "code": code()}
+                     "device": torch.cuda.get_device_name(s.device) if s.device.type == "cuda" else "cpu",
+                     "machine": machine(), "malloc": os.environ.get("GLIBC_TUNABLES", ""), "busy": self.busy,
+                     "code": code()}
         if measured is not None:
             described |= {"ratio": measured.median, "spread": (measured.low, measured.high), "rounds": measured.rounds}
         return Row(measure, backend, against, pass_, T, **described | more)
@@ -216,11 +206,8 @@ class Bench:
         T, rows = self.scope.plan_length, []
         for name in (name for name in self.available if name != "reference"):
             warm = cases.call_of(name, self.setting, T, BOTH)
-
-            def cold(call: Callable[[], object] = warm) -> object:
-                cases.forget()
-                return call()
-            samples = self.interleaved(f"{name}, building its plan, T = {T}", {"cold": cold, "warm": warm})
+            calls = {"cold": lambda call=warm: (cases.forget(), call()), "warm": warm}
+            samples = self.interleaved(f"{name}, building its plan, T = {T}", calls)
             beyond = [max(0.0, a - b) for a, b in zip(*samples.values(), strict=True)]
             rows.append(self.compared("plan", name, name, BOTH, T, beyond, samples["warm"]))
         return rows
@@ -263,7 +250,7 @@ class Bench:
         if (setting := self.scope.step) is None:
             return []
         T, model, rows = setting.train.length, setting.model, []
-        samples = self.interleaved(f"training steps, T = {T}", steps.steps(setting, self.setting.device))
+        samples = self.interleaved(f"training steps, T = {T}", cases.steps(setting, self.setting.device))
         sparse = f"scaled_base, {', '.join(f'{name}={value}' for name, value in setting.sparse.parameters)}"
         for name in (name for name in samples if name != BASELINE):
             kind, precision = name.split()

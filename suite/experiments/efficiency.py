@@ -32,9 +32,8 @@ def measured(parameters: Parameters, profile: Profile, say: Callable[[str], None
     """What the last full `make bench` measured, if it was on this machine and of this code; else measured now, at these
     parameters, and kept as `outputs/bench/<profile>.json`. `say` hears what is being measured."""
     from suite.bench import rows
-    from suite.bench.cases import Setting
+    from suite.bench.cases import Setting, StepSetting
     from suite.bench.measure import Scope, code, measure
-    from suite.bench.steps import StepSetting
     known = rows.read()
     if known and {(row.machine, row.code) for row in known} == {(machine(), code())}:
         return known

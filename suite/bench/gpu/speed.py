@@ -14,11 +14,10 @@ from lib import patterns
 from lib.config import ModelConfig, TrainConfig
 from lib.model import Transformer
 from lib.resources import PeakMemory
-from suite.bench.cases import LEARNED, Setting
+from suite.bench.cases import LEARNED, Setting, step_of
 from suite.bench.counting import PASSES
 from suite.bench.measure import Bench, Scope
 from suite.bench.rows import Row
-from suite.bench.steps import step_of
 from suite.bench.timing import Spread, by_events
 
 TOKENS = 32_768
