@@ -11,10 +11,10 @@ import pytest
 import torch
 from attention_cases import FORMS, LEARNED, alibi, assert_close, inputs, run
 
-from lib import attention, patterns
+from lib import patterns
 from lib.attention import sparse_attention
 from lib.attention.call import CACHE
-from lib.attention.gpu import Gpu, ops, plans
+from lib.attention.gpu import ops, plans
 from lib.errors import SuiteError
 from lib.patterns import EdgeTable, LearnedOffsets, Offsets
 
@@ -25,16 +25,11 @@ TOLERANCE = {torch.float32: (1e-5, 1e-5, 1e-5), torch.bfloat16: (2 ** -8, 2 ** -
 FAR, SHAPE = FORMS["far"], (1, 4, 2, 35, 4)
 
 
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    monkeypatch.setitem(attention.BACKENDS, "gpu", Gpu())
-    CACHE.clear()
-
-
 def assert_agrees(keys, shape=SHAPE, dtype=torch.float32, layer=0, seed=0, **learned):
     """keys: a form's name, or keys."""
     if isinstance(keys, str):
         learned, keys = LEARNED.get(keys, {}) | learned, FORMS[keys]
+    CACHE.clear()                       # plans that were made with other numbers of `plans`
     data = inputs(*shape, seed, dtype)
     expected = run(data, keys, "reference", torch.float64, layer, **learned)
     assert_close(run(data, keys, "gpu", dtype, layer, **learned), expected, *TOLERANCE[dtype])

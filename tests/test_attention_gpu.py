@@ -49,8 +49,8 @@ def test_when_something_is_missing_then_it_is_said_how_to_get_it(monkeypatch):
     """From a machine with triton and an H200, as far as `missing` looks, to one without any."""
     def missing(owner, name, value):
         monkeypatch.setattr(owner, name, lambda *_: value)
-        gpu._missing.cache_clear()
-        return gpu.Gpu().missing()
+        gpu.missing.cache_clear()
+        return gpu.missing()
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -63,14 +63,14 @@ def test_when_something_is_missing_then_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert missing(torch.cuda, "is_available", False) == ""
     assert "pip install triton==3.7.1" in missing(gpu.importlib.util, "find_spec", None)
-    gpu._missing.cache_clear()
+    gpu.missing.cache_clear()
 
 
 def test_when_tensors_are_on_a_cpu_then_only_the_interpreter_supports_them(monkeypatch):
     def call(dtype):
         return checked(*[torch.zeros(1, 1, 4, 8, dtype=dtype)] * 3, Offsets((0,)), 0, None, None, None)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert not gpu.Gpu().supports(call(torch.float32))
+    assert not gpu.supports(call(torch.float32))
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert gpu.Gpu().supports(call(torch.float32)) and gpu.Gpu().supports(call(torch.bfloat16))
-    assert not gpu.Gpu().supports(call(torch.float64))
+    assert gpu.supports(call(torch.float32)) and gpu.supports(call(torch.bfloat16))
+    assert not gpu.supports(call(torch.float64))

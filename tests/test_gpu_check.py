@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from lib import paths
-from lib.attention.gpu import Gpu
-from lib.attention.reference import Reference
+from lib.attention import gpu, reference
 from suite.bench.gpu import __main__, verify
 from suite.bench.rows import FIELDS
 
@@ -86,16 +85,6 @@ def test_when_a_part_hangs_or_fails_then_it_is_ended_and_says_how(monkeypatch):
     assert end["status"] == "failed" and "torch sees no GPU" in end["log"]
 
 
-class Pretended(Gpu):
-    """A backend that gives the reference's result, changed."""
-
-    def __init__(self, change):
-        self.change = change
-
-    def __call__(self, call):
-        return self.change(Reference()(call))
-
-
 def refuse(out):
     raise RuntimeError("an illegal memory access\nwas encountered")
 
@@ -103,7 +92,7 @@ def refuse(out):
 @pytest.mark.parametrize(("change", "right"), [(lambda out: out, True), (lambda out: out * 1.1, False),
                                                (lambda out: out * float("nan"), False), (refuse, False)])
 def test_when_numbers_are_wrong_then_the_check_says_so(change, right, monkeypatch):
-    monkeypatch.setattr(verify, "Gpu", lambda: Pretended(change))
+    monkeypatch.setattr(gpu, "attend", lambda call: change(reference.attend(call)))
     rows = [row.plain() for row in verify.verify(tiny=True)]
     assert len(rows) >= 6 and all(row["ok"] == right for row in rows)
     json.dumps(rows, allow_nan=False)
@@ -115,7 +104,7 @@ def test_when_numbers_are_wrong_then_the_check_says_so(change, right, monkeypatc
 def test_when_verification_fails_then_the_exit_status_is_one(ok, status, code, monkeypatch, tmp_path):
     row = {"measure": "error", "pattern": "p", "dtype": "float32", "pass": "out", "ratio": 0.5, "limit": 0.1, "ok": ok,
            "note": ""}
-    monkeypatch.setattr(Gpu, "missing", lambda self: "")
+    monkeypatch.setattr(gpu, "missing", str)
     monkeypatch.setattr(__main__, "machine", dict)
     monkeypatch.setattr(__main__, "LIMITS", {"verify": 1})
     monkeypatch.setattr(__main__, "watched", lambda *given: ([row], {"status": status, "seconds": 1.0}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -90,3 +92,13 @@ def test_when_the_graph_is_a_ring_then_it_wraps_and_looks_both_ways():
     i, j = mask.nonzero()
     ahead = ((j - i) % 60 < 30).mean()
     assert 0.4 < ahead < 0.7 and np.minimum((i - j) % 60, (j - i) % 60).max() == 30
+
+
+def test_when_a_power_law_graph_is_drawn_then_memory_grows_with_its_edges():
+    peaks = []
+    for length in (1024, 4096):
+        tracemalloc.start()
+        build("power_law", layers=1, heads=1, window=2, budget=8).plan(0, length)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 5 * peaks[0] and peaks[1] < 4096 ** 2 / 4         # four times the edges; bits of all pairs: 2 MiB

@@ -282,3 +282,10 @@ def test_when_a_run_is_long_enough_and_on_a_gpu_then_it_is_compiled_unless_the_v
     assert run_fingerprint(RUN, None) == before
     with pytest.raises(SuiteError, match="unknown value of SUITE_COMPILE 'yes'"):
         step.why_not(RUN, "cuda", "yes")
+
+
+@pytest.mark.skipif(not resources.RESET.exists(), reason="this system does not let the peak of memory be measured")
+def test_when_memory_is_given_back_then_the_peak_still_counts_it_until_the_next_is_measured():
+    first, held = resources.PeakMemory(), psutil.Process().memory_info().rss / 2 ** 20
+    torch.ones(2 ** 24).sum()
+    assert 60 < first.mib() - held < 100 and resources.PeakMemory().mib() - held < 40

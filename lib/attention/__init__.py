@@ -2,31 +2,25 @@
 
 Read next: `call` (what a backend is given), `reference` (what is correct), `masked` (SDPA with a mask). Then the three
 that touch only the pairs of the pattern: `pytorch` (plain torch; the shortest), `cpu` (numba, what training uses on a
-CPU) and `gpu` (Triton). `keys` has what they ask of a pattern's keys. The forms that keys take are in
-`lib.patterns.base`.
+CPU) and `gpu` (Triton). The forms that keys take are in `lib.patterns.base`.
 """
 
 from __future__ import annotations
 
 import warnings
-from functools import lru_cache
 
 import torch
 
-from lib.attention.call import Backend, Call, checked
-from lib.attention.cpu import Cpu
-from lib.attention.gpu import Gpu
-from lib.attention.keys import offsets_by_head
-from lib.attention.masked import Masked, dense_kind
-from lib.attention.pytorch import Torch
-from lib.attention.reference import Reference
+from lib.attention import cpu, gpu, masked, pytorch, reference
+from lib.attention.call import Backend, Call, checked, offsets_by_head
 from lib.errors import SuiteError, one_of
 from lib.patterns.base import EdgeTable, Keys, Pattern
 
 __all__ = ["BACKENDS", "Backend", "Call", "choose", "sparse_attention"]
 
-BACKENDS: dict[str, Backend] = {"reference": Reference(), "masked": Masked(), "torch": Torch(), "cpu": Cpu(),
-                                "gpu": Gpu()}
+BACKENDS = {"reference": Backend(reference.attend), "masked": Backend(masked.attend, masked.supports),
+            "torch": Backend(pytorch.attend), "cpu": Backend(cpu.attend, cpu.supports, cpu.missing),
+            "gpu": Backend(gpu.attend, gpu.supports, gpu.missing)}
 
 FEW_PAIRS = {"cpu": 2**15, "torch": 2**17}     # B * H * T^2 below which a mask wins whatever the number of keys
 MASK_LENGTH = 8192                             # the longest T for which an accelerator gets a mask: 64 MiB a head
@@ -42,12 +36,12 @@ def choose(call: Call) -> str:
     and SDPA halves the work of causal ones. Accelerators have not been measured.
     """
     B, H, G, T, D = call.shape
-    if dense_kind(call) and call.slopes is None:
+    if masked.dense_kind(call):
         return "masked"
     kernels = "gpu" if call.q.device.type == "cuda" else "cpu"
     missing = BACKENDS[kernels].missing()
     if missing:
-        _say_slow(kernels, missing)
+        warnings.warn(f"attention without its fast backend {kernels!r}: {missing}", stacklevel=4)
     if missing or not BACKENDS[kernels].supports(call):
         kernels = "torch"
     if not BACKENDS["masked"].supports(call):
@@ -60,12 +54,6 @@ def choose(call: Call) -> str:
     return "masked" if few and call.out_dtype != torch.bfloat16 else kernels
 
 
-@lru_cache(maxsize=None)
-def _say_slow(backend: str, missing: str) -> None:
-    """Once, where the kernels made for a device cannot be used."""
-    warnings.warn(f"attention without its fast backend {backend!r}: {missing}", stacklevel=4)
-
-
 def _columns(keys: Keys) -> int:
     """C, keys of a query that has all of them."""
     if isinstance(keys, EdgeTable):
@@ -73,6 +61,7 @@ def _columns(keys: Keys) -> int:
     return max(len(offsets.distances) + offsets.leading for offsets in offsets_by_head(keys))
 
 
+@torch.compiler.disable         # its compiler must not trace the building of plans, which is Python and numpy
 def sparse_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern | Keys, layer: int = 0, *,
                      alpha: torch.Tensor | None = None, span: torch.Tensor | None = None,
                      slopes: torch.Tensor | None = None, backend: str = "auto") -> torch.Tensor:
@@ -87,11 +76,6 @@ def sparse_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern:
     cannot do the call, a query without any key. `cpu`, `gpu` and `torch` have first derivatives only: they refuse
     `create_graph=True`.
     """
-    attend = _opaque if torch.compiler.is_compiling() else _attend
-    return attend(q, k, v, pattern, layer, alpha, span, slopes, backend)
-
-
-def _attend(q, k, v, pattern, layer, alpha, span, slopes, backend) -> torch.Tensor:
     call = checked(q, k, v, pattern, layer, alpha, span, slopes)
     name = choose(call) if one_of(backend, [*BACKENDS, "auto"], "backend") == "auto" else backend
     if BACKENDS[name].missing():
@@ -100,8 +84,4 @@ def _attend(q, k, v, pattern, layer, alpha, span, slopes, backend) -> torch.Tens
         able = [other for other, one in BACKENDS.items() if not one.missing() and one.supports(call)]
         what = f"{type(call.keys).__name__} in {call.out_dtype} on {call.q.device}"
         raise SuiteError(f"backend {name!r} cannot do {what}; use one of: auto, {', '.join(able)}")
-    return BACKENDS[name](call)
-
-
-# torch.compile must not trace the building of plans, which is Python and numpy: its program is cut here.
-_opaque = torch.compiler.disable(_attend)
+    return BACKENDS[name].attend(call)

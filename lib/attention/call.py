@@ -1,4 +1,4 @@
-"""One attention call, checked: what every backend receives; and the cache that keeps what is built for it."""
+"""One attention call, checked: what every backend receives; the cache of what is built for it; its keys, by head."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ import functools
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from cachetools import LRUCache
 from torch import Tensor
 
 from lib.errors import SuiteError, require
-from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Pattern, SoftWindow
+from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, Pattern, SoftWindow, expand
 from lib.patterns.learned import fractional_rungs
 
 CACHE_BYTES = 256 * 2**20      # plans and masks together; a plan of 16,384 rows of 24 keys is 6 MiB
-# An item has `nbytes`. One that is larger than the whole cache counts as the whole: it stays until the next one comes.
-CACHE: LRUCache[Hashable, Any] = LRUCache(CACHE_BYTES, getsizeof=lambda kept: min(kept[1].nbytes, CACHE_BYTES))
+# An item that is larger than the whole cache counts as the whole: it stays until the next one comes.
+CACHE: LRUCache[Hashable, Any] = LRUCache(CACHE_BYTES, getsizeof=lambda kept: min(_nbytes(kept[1]), CACHE_BYTES))
 _lock = threading.Lock()
+
+
+def _nbytes(item: Any) -> int:
+    """Of an array or tensor, or of those in a tuple, which may be a plan."""
+    return sum(map(_nbytes, item)) if isinstance(item, tuple) else getattr(item, "nbytes", 0)
 
 
 def cached(key: Hashable, build: Callable[[], Any], version: Hashable = None) -> Any:
@@ -77,20 +83,11 @@ class Call:
         return i[:, None] - i
 
 
-class Backend:
+class Backend(NamedTuple):
     """One implementation of the whole function."""
-
-    def missing(self) -> str:
-        """What this machine lacks for it and how to get that; empty if nothing is missing."""
-        return ""
-
-    def supports(self, call: Call) -> bool:
-        """Whether it can do a call, values and gradients, where nothing is missing."""
-        return True
-
-    def __call__(self, call: Call) -> Tensor:
-        """Attention `[B, H, T, D]` in `call.out_dtype`."""
-        raise NotImplementedError
+    attend: Callable[[Call], Tensor]                        # attention `[B, H, T, D]` in `call.out_dtype`
+    supports: Callable[[Call], bool] = lambda call: True    # whether it can do a call, where nothing is missing
+    missing: Callable[[], str] = str            # what this machine lacks for it and how to get that; empty: nothing
 
 
 def checked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern | Keys, layer: int, alpha: Tensor | None,
@@ -100,8 +97,7 @@ def checked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern | Keys, layer: int
         require(x.ndim == 4, name, tuple(x.shape), "four dimensions [batch, heads, T, head size]")
         require(x.is_floating_point(), name, x.dtype, "a floating dtype")
         require(x.device == q.device, name, x.device, f"on the device of q, {q.device}")
-        same = x.dtype == q.dtype or _autocast_dtype(q) is not None
-        require(same, name, x.dtype, f"the dtype of q, {q.dtype}")
+        require(x.dtype == q.dtype or _autocast_dtype(q), name, x.dtype, f"the dtype of q, {q.dtype}")
     B, H, T, D = q.shape
     require(min(q.shape) >= 1, "q", tuple(q.shape), "at least 1 in every dimension")
     require(k.shape == v.shape, "v", tuple(v.shape), f"the shape of k, {tuple(k.shape)}")
@@ -156,3 +152,79 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 def _autocast_dtype(q: Tensor) -> torch.dtype | None:
     on = torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float64
     return torch.get_autocast_dtype(q.device.type) if on else None
+
+
+def refuse_empty(has_key: torch.Tensor | np.ndarray) -> None:
+    """An error if a query has no key: softmax over no key is NaN. `has_key` is Boolean, queries last."""
+    has_key = torch.as_tensor(has_key)
+    if not bool(has_key.all()):
+        query = int((~has_key).nonzero()[0, -1])
+        raise SuiteError(f"pattern: query {query} attends no key; every query needs one "
+                         "(its own position, for instance)")
+
+
+def checked_table(keys: EdgeTable, T: int) -> np.ndarray:
+    """An edge table, int32 `[H or 1, T, C]`.
+
+    Its rows must ascend without repeats, end in -1s where they are short, name keys below T, and none may be empty.
+    """
+    table = keys.keys.reshape(-1, T, keys.keys.shape[-1])
+    low, high = (int(table.min()), int(table.max())) if table.size else (-1, -1)
+    within = -1 <= low and high < T
+    require(within, "pattern", f"edge table of keys {low} to {high}", f"keys 0 to T - 1 = {T - 1}, or -1")
+    left, right = table[..., :-1], table[..., 1:]
+    ascends = (right > left) & (left >= 0) | (right == -1)
+    require(bool(ascends.all()), "pattern", "edge table", "rows that ascend without repeats, with -1 at the end only")
+    refuse_empty((table >= 0).any(-1))
+    return np.ascontiguousarray(table, np.int32)
+
+
+def keys_by_head(keys: Keys) -> bool:
+    """Whether heads have keys of their own."""
+    return isinstance(keys, HeadOffsets) or isinstance(keys, EdgeTable) and keys.keys.ndim == 3
+
+
+def mask_of(keys: Keys, T: int, H: int) -> torch.Tensor:
+    """Boolean `[H or 1, T, T]`: whether a query has a key."""
+    if isinstance(keys, EdgeTable):
+        checked_table(keys, T)
+    return torch.from_numpy(expand(keys, T, H if keys_by_head(keys) else 1))
+
+
+def offsets_by_head(keys: Keys) -> tuple[Offsets, ...]:
+    """Offsets of each head, or of one for all. Of learned offsets and soft windows: the window."""
+    match keys:
+        case HeadOffsets():
+            return keys.heads
+        case LearnedOffsets() | SoftWindow():
+            return (Offsets(tuple(range(keys.window + 1))),)
+    return (keys,)
+
+
+def distances_at(offsets: Offsets, T: int) -> np.ndarray:
+    """The distances whose keys exist at T tokens, int64, ascending; an error if one repeats or a query has no key."""
+    distances = np.array(sorted(offsets.distances), np.int64)
+    require(len(np.unique(distances)) == len(distances), "pattern", offsets.distances, "distances without repeats")
+    distances = distances[(abs(distances) < T) & ((distances >= 0) | (not offsets.causal))]
+    if not offsets.leading:         # the key at distance d exists for queries max(0, d) <= i < T + min(0, d)
+        change = np.zeros(T + 1, np.int64)
+        np.add.at(change, np.maximum(distances, 0), 1)
+        np.add.at(change, T + np.minimum(distances, 0), -1)
+        refuse_empty(np.cumsum(change[:T]) > 0)
+    return distances
+
+
+def by_key(key: np.ndarray, keys: int) -> tuple[np.ndarray, np.ndarray]:
+    """Stable order of pairs that puts them key by key, and where each key's begin, `[keys + 1]`; `key` is below `keys`.
+    """
+    order = np.argsort(key.astype(np.uint16) if keys <= 2**16 else key, kind="stable")  # numpy sorts 16 bits by radix
+    return order, np.concatenate([[0], np.bincount(key, minlength=keys).cumsum()])
+
+
+def span_bias(span: torch.Tensor, ramp: int, columns: int) -> torch.Tensor:
+    """Logarithm of a soft window's weights `clamp((span + ramp - d) / ramp, 0, 1)` at distances d below `columns`.
+
+    span `[H]`: `[H, columns]`, -inf where a weight is 0 (no gradient there). Source: Adaptive Span, arXiv 1905.07799.
+    """
+    weight = ((span[:, None] + ramp - torch.arange(columns, device=span.device)) / ramp).clamp(0, 1)
+    return torch.where(weight > 0, weight, 1).log().masked_fill(weight <= 0, float("-inf"))

@@ -5,29 +5,27 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from lib.attention.call import Backend, Call, cached
-from lib.attention.keys import mask_of, refuse_empty
+from lib.attention.call import Call, cached, mask_of, refuse_empty
 from lib.patterns.base import LearnedOffsets, Offsets
 
 
-class Masked(Backend):
+def supports(call: Call) -> bool:
+    return not isinstance(call.keys, LearnedOffsets)        # an interpolated key is no column of the mask
+
+
+def attend(call: Call) -> torch.Tensor:
     """Backend `masked`: SDPA with a `[T, T]` mask that is built once; without one where the pattern is dense."""
-
-    def supports(self, call: Call) -> bool:
-        return not isinstance(call.keys, LearnedOffsets)        # an interpolated key is no column of the mask
-
-    def __call__(self, call: Call) -> torch.Tensor:
-        kind = None if call.slopes is not None else dense_kind(call)
-        mask = None if kind else _soft(call) if call.span is not None else cached(
-            ("mask", call.identity, call.slope_values, call.q.dtype), lambda: _mask(call))
-        return F.scaled_dot_product_attention(call.q, call.k, call.v, attn_mask=mask, is_causal=kind == "causal",
-                                              enable_gqa=call.q.shape[1] != call.k.shape[1])
+    kind = dense_kind(call)
+    mask = None if kind else _soft(call) if call.span is not None else cached(
+        ("mask", call.identity, call.slope_values, call.q.dtype), lambda: _mask(call))
+    return F.scaled_dot_product_attention(call.q, call.k, call.v, attn_mask=mask, is_causal=kind == "causal",
+                                          enable_gqa=call.q.shape[1] != call.k.shape[1])
 
 
 def dense_kind(call: Call) -> str | None:
-    """`causal` or `full` when every query attends all keys before it, or all keys; None otherwise."""
+    """`causal` or `full` when every query attends all keys before it, or all keys, without ALiBi; None otherwise."""
     keys, T = call.keys, call.q.shape[2]
-    if not isinstance(keys, Offsets):
+    if not isinstance(keys, Offsets) or call.slopes is not None:
         return None
     wanted = range(T) if keys.causal else range(1 - T, T)
     covered = keys.leading >= T or (len(keys.distances) >= len(wanted) and set(wanted) <= set(keys.distances))

@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lib.attention.call import Backend, Call, arithmetic, cached, first_order
-from lib.attention.keys import (check_table, distances_at, keys_by_head, offsets_by_head, order_by_key, refuse_empty,
-                                span_bias)
+from lib.attention.call import (Call, arithmetic, by_key, cached, checked_table, distances_at, first_order,
+                                keys_by_head, offsets_by_head, refuse_empty, span_bias)
 from lib.errors import require
 from lib.patterns.base import EdgeTable, LearnedOffsets
 
@@ -36,23 +34,20 @@ with warnings.catch_warnings():     # torch says once a process that its CSR ten
     torch.sparse_csr_tensor([0, 1], [0], [1.0], size=(1, 1))
 
 
-class Torch(Backend):
+def attend(call: Call) -> Tensor:
     """Only the listed pairs, with a hand-written backward; any pattern, any device."""
-
-    def __call__(self, call: Call) -> Tensor:
-        dtype, device, plan = arithmetic(call.q), call.q.device, plan_of(call)
-        t, f = (torch.tensor([rung[at] for rung in call.rungs], dtype=dtype, device=device) for at in (1, 2))
-        by_head, C = None, plan.bias.shape[1]
-        if call.span is not None:
-            by_head = span_bias(call.span.to(dtype), call.keys.ramp, C)
-        elif call.alpha is not None and call.slopes is not None:        # ALiBi counts a rung's real distance
-            near = torch.arange(C - len(f), dtype=dtype, device=device)
-            by_head = -call.slopes.to(dtype)[:, None] * torch.cat([near, call.alpha.to(dtype) * f])
-        return PairAttention.apply(call.q, call.k, call.v, call.alpha, by_head, plan, t, f, call.out_dtype)
+    dtype, device, plan = arithmetic(call.q), call.q.device, plan_of(call)
+    t, f = (torch.tensor([rung[at] for rung in call.rungs], dtype=dtype, device=device) for at in (1, 2))
+    by_head, C = None, plan.bias.shape[1]
+    if call.span is not None:
+        by_head = span_bias(call.span.to(dtype), call.keys.ramp, C)
+    elif call.alpha is not None and call.slopes is not None:        # ALiBi counts a rung's real distance
+        near = torch.arange(C - len(f), dtype=dtype, device=device)
+        by_head = -call.slopes.to(dtype)[:, None] * torch.cat([near, call.alpha.to(dtype) * f])
+    return PairAttention.apply(call.q, call.k, call.v, call.alpha, by_head, plan, t, f, call.out_dtype)
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(NamedTuple):
     """The pairs of `units` units: key/value heads with their query heads or, where heads differ, batch elements.
 
     Rows are numbered head by head, `h * T + t`, unit after unit; index tensors are int32.
@@ -67,10 +62,6 @@ class Plan:
     back_starts: Tensor                # (M + 1) where the list of each key begins; M = units * kv_heads * T
     back_index: Tensor                 # query row of each entry of these lists
     back_slots: Tensor                 # its place in the flattened pairs
-
-    @property
-    def nbytes(self) -> int:
-        return sum(x.nbytes for x in vars(self).values() if isinstance(x, Tensor))
 
     def pull_back(self, weights: Tensor, x: Tensor) -> Tensor:
         """Transpose of `pull`: `out[m] = sum weights[n, c] x[n]` over the pairs of key m; (N, C), (N, D) -> (M, D)."""
@@ -119,9 +110,8 @@ def build(call: Call, heads: int, units: int) -> Plan:
     head = torch.arange(heads, dtype=torch.int32)[:, None, None]
     index = (key.where(valid, 0) + head // (heads // kv_heads) * T).view(N, C)
     slots = valid.expand(heads, T, C).reshape(-1).nonzero()[:, 0]
-    of_slots = index.view(-1)[slots].numpy()
-    slots = slots[torch.from_numpy(order_by_key(of_slots, M))].int()    # key by key, queries ascending
-    counts = torch.from_numpy(np.bincount(of_slots, minlength=M))
+    order, starts = map(torch.from_numpy, by_key(index.view(-1)[slots].numpy(), M))
+    slots = slots[order].int()                                          # key by key, queries ascending
 
     def tiled(x: Tensor, step: int) -> Tensor:
         """A copy for each unit, one below the other, `step` added from each to the next."""
@@ -129,7 +119,7 @@ def build(call: Call, heads: int, units: int) -> Plan:
         return (x + shift).flatten(0, 1).to(device)
     return Plan(units, heads, kv_heads, index=tiled(index, M), bias=tiled(bias.reshape(N, -1), 0),
                 starts=(torch.arange(units * N + 1, dtype=torch.int32) * C).to(device),
-                back_starts=torch.cat([counts.new_zeros(1), counts.repeat(units).cumsum(0)]).int().to(device),
+                back_starts=F.pad(starts.diff().repeat(units).cumsum(0), (1, 0)).int().to(device),
                 back_index=tiled(slots // C, N), back_slots=tiled(slots, N * C))
 
 
@@ -137,9 +127,7 @@ def _pairs(call: Call) -> tuple[Tensor, Tensor]:
     """Key of each pair, int32, and whether it exists, `[H or 1, T, C + R]`."""
     T = call.q.shape[2]
     if isinstance(call.keys, EdgeTable):
-        check_table(call.keys, T)
-        table = call.keys.keys[..., :T].astype(np.int32)        # torch's sampled product must not be wider than T
-        key = torch.from_numpy(table).view(-1, T, table.shape[-1])
+        key = torch.from_numpy(checked_table(call.keys, T)[..., :T])    # torch's sampled product is T wide at most
         return key, key >= 0
     if isinstance(call.keys, LearnedOffsets):       # window, nearer keys, further keys (as valid, clamped at key 0)
         window = range(min(call.keys.window, T - 1) + 1)
@@ -148,7 +136,7 @@ def _pairs(call: Call) -> tuple[Tensor, Tensor]:
         rungs = key[:, len(window):]
         return torch.cat([key, (rungs - 1).clamp(min=0)], -1)[None], (torch.cat([key, rungs], -1) >= 0)[None]
     heads = offsets_by_head(call.keys)
-    distances = [torch.from_numpy(distances_at(offsets, T).astype(np.int32)) for offsets in heads]
+    distances = [torch.from_numpy(distances_at(offsets, T)).int() for offsets in heads]
     leading = [torch.arange(min(offsets.leading, T), dtype=torch.int32) for offsets in heads]
     C = max(len(near) + len(lead) for near, lead in zip(distances, leading, strict=True))
     t = torch.arange(T, dtype=torch.int32)[:, None]
@@ -177,7 +165,9 @@ class PairAttention(torch.autograd.Function):
             qs, ks, vs = slab(q, at, dtype), slab(k, kv, dtype), slab(v, kv, dtype)
             start = bias.clone() if alpha is None else torch.zeros_like(plan.index, dtype=dtype)
             logits, far = blend(dots(plan.starts, plan.index, qs, ks, start, scale), t)                 # (N, C), (N, R)
-            weights = softmax(logits if alpha is None else logits.add_(bias))
+            logits = logits if alpha is None else logits.add_(bias)
+            # below 16 columns torch's kernel for the last dimension is 6 times slower: transposed
+            weights = logits.softmax(-1) if bias.shape[1] >= 16 else logits.t().softmax(0).t().contiguous()
             store(out, at, pull(plan.starts, plan.index, spread(weights, t), vs))
             if any(ctx.needs_input_grad):
                 kept += [weights, far]
@@ -251,11 +241,6 @@ def pull(starts: Tensor, index: Tensor, weights: Tensor, x: Tensor) -> Tensor:
     """`out[n] = sum_e weights[e] * x[index[e]]` over the entries `starts[n] <= e < starts[n + 1]`."""
     return F.embedding_bag(index.view(-1), x, starts, mode="sum", per_sample_weights=weights.view(-1),
                            include_last_offset=True)
-
-
-def softmax(logits: Tensor) -> Tensor:
-    """Softmax of every row. Below 16 columns torch's kernel for the last dimension is 6 times slower: transposed."""
-    return torch.softmax(logits, -1) if logits.shape[1] >= 16 else torch.softmax(logits.t(), 0).t().contiguous()
 
 
 def slab(x: Tensor, part: tuple[slice, slice], dtype: torch.dtype) -> Tensor:

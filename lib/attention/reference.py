@@ -9,21 +9,18 @@ import math
 
 import torch
 
-from lib.attention.call import Backend, Call
-from lib.attention.keys import mask_of, refuse_empty
+from lib.attention.call import Call, mask_of, refuse_empty
 from lib.patterns.base import LearnedOffsets
 
 
-class Reference(Backend):
+def attend(call: Call) -> torch.Tensor:
     """Backend `reference`: any call, `[B, H, T, T]` memory."""
-
-    def __call__(self, call: Call) -> torch.Tensor:
-        B, H, G, T, D = call.shape
-        q = call.q.double()
-        k, v = (x.double().repeat_interleave(H // G, dim=1) for x in (call.k, call.v))     # (B, H, T, D)
-        slopes = torch.zeros(1, device=q.device) if call.slopes is None else call.slopes
-        attend = _learned if isinstance(call.keys, LearnedOffsets) else _masked
-        return attend(call, q, k, v, slopes.double()).to(call.out_dtype)
+    B, H, G, T, D = call.shape
+    q = call.q.double()
+    k, v = (x.double().repeat_interleave(H // G, dim=1) for x in (call.k, call.v))         # (B, H, T, D)
+    slopes = torch.zeros(1, device=q.device) if call.slopes is None else call.slopes
+    by_keys = _learned if isinstance(call.keys, LearnedOffsets) else _masked
+    return by_keys(call, q, k, v, slopes.double()).to(call.out_dtype)
 
 
 def _masked(call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,7 @@ from itertools import zip_longest
 import numpy as np
 import torch
 
-from lib.attention.call import arithmetic, cached
-from lib.attention.keys import offsets_by_head, span_bias
+from lib.attention.call import arithmetic, cached, offsets_by_head, span_bias
 from lib.patterns.base import EdgeTable, Keys, LearnedOffsets, Pattern
 from lib.patterns.learned import fractional_rungs
 

@@ -6,18 +6,18 @@ import importlib.util
 
 import torch
 
-from lib.attention.call import Backend, Call
+from lib.attention.call import Call
 
 
-class Cpu(Backend):
+def missing() -> str:
+    return "" if importlib.util.find_spec("numba") else "numba is not installed; pip install numba"
+
+
+def supports(call: Call) -> bool:
+    return call.q.device.type == "cpu" and call.out_dtype in (torch.float32, torch.float64, torch.bfloat16)
+
+
+def attend(call: Call) -> torch.Tensor:
     """Only the listed pairs, in fused kernels: any pattern, on a CPU, in float32, float64 and bfloat16."""
-
-    def missing(self) -> str:
-        return "" if importlib.util.find_spec("numba") else "numba is not installed; pip install numba"
-
-    def supports(self, call: Call) -> bool:
-        return call.q.device.type == "cpu" and call.out_dtype in (torch.float32, torch.float64, torch.bfloat16)
-
-    def __call__(self, call: Call) -> torch.Tensor:
-        from lib.attention.cpu.ops import attend        # numba is loaded where it is needed only
-        return attend(call)
+    from lib.attention.cpu import ops           # numba is loaded where it is needed only
+    return ops.attend(call)

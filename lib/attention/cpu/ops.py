@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lib.attention.call import Call, arithmetic, cached, first_order, in_rows
+from lib.attention.call import (Call, arithmetic, by_key, cached, checked_table, distances_at, first_order, in_rows,
+                                offsets_by_head, span_bias)
 from lib.attention.cpu import edges, shifts
 from lib.attention.cpu.vectors import BLOCK, WIDTHS, RowType
-from lib.attention.keys import check_table, distances_at, offsets_by_head, order_by_key, refuse_empty, span_bias
 from lib.fused.ops import over_threads
 from lib.patterns.base import EdgeTable, LearnedOffsets
 
@@ -33,10 +33,6 @@ class Shifts(NamedTuple):
     plain: int
     rungs: np.ndarray               # int32 [R, 2]
 
-    @property
-    def nbytes(self) -> int:
-        return self.shifts.nbytes
-
 
 class Edges(NamedTuple):
     """Keys of every query, and the transpose, as the kernels of `lib.attention.cpu.edges` take them."""
@@ -45,10 +41,6 @@ class Edges(NamedTuple):
     starts: np.ndarray              # int64 [T or H T, + 1], where the edges of a key begin
     queries: np.ndarray             # int32 [E], by edge
     slots: np.ndarray               # int32 [E]
-
-    @property
-    def nbytes(self) -> int:
-        return self.keys.nbytes + self.queries.nbytes + self.slots.nbytes
 
 
 def build(call: Call) -> Shifts | Edges:
@@ -71,14 +63,10 @@ def build(call: Call) -> Shifts | Edges:
 
 
 def _edges(keys: EdgeTable, T: int) -> Edges:
-    check_table(keys, T)
-    table = np.ascontiguousarray(keys.keys, np.int32).reshape(-1, T, keys.keys.shape[-1])
-    counts = (table >= 0).sum(-1, dtype=np.int32)
-    refuse_empty(counts > 0)
+    table = checked_table(keys, T)
     head, query, slot = np.nonzero(table >= 0)
-    key = head * T + table[head, query, slot]
-    order, starts = order_by_key(key, len(table) * T), np.zeros(len(table) * T + 1, np.int64)
-    starts[1:] = np.bincount(key, minlength=len(table) * T).cumsum()
+    order, starts = by_key(head * T + table[head, query, slot], len(table) * T)
+    counts = (table >= 0).sum(-1, dtype=np.int32)
     return Edges(table, counts, starts, query[order].astype(np.int32), slot[order].astype(np.int32))
 
 

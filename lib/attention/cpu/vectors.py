@@ -55,12 +55,7 @@ class Vector(types.Type):
         return ir.VectorType(ir.DoubleType() if self.scalar == types.float64 else ir.FloatType(), self.width)
 
 
-@register_model(Vector)
-class VectorModel(models.PrimitiveModel):
-    def __init__(self, manager, vector):
-        super().__init__(manager, vector, vector.llvm)
-
-
+register_model(Vector)(lambda manager, vector: models.PrimitiveModel(manager, vector, vector.llvm))
 # A row is its own type, and nothing at run time.
 register_model(RowType)(models.OpaqueModel)
 typeof_impl.register(RowType)(lambda row, context: row)

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import torch
 
-from lib.attention.call import Backend, Call
+from lib.attention.call import Call
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGEST = 512           # head size: beyond it tiles do not fit into a multiprocessor
@@ -21,7 +21,7 @@ def interpreted() -> bool:
 
 
 @lru_cache(maxsize=1)
-def _missing() -> str:
+def missing() -> str:
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed: pip install triton==3.7.1 on Linux, the version that torch 2.13.0 is made for"
     if interpreted():
@@ -35,16 +35,12 @@ def _missing() -> str:
     return ""
 
 
-class Gpu(Backend):
-    """Backend `gpu`: all patterns, float32, bfloat16 or float16, summed in float32; head sizes to 512."""
+def supports(call: Call) -> bool:
+    there = call.q.is_cuda or (interpreted() and call.q.device.type == "cpu")
+    return there and call.out_dtype in DTYPES and call.q.shape[-1] <= LARGEST
 
-    def missing(self) -> str:
-        return _missing()
 
-    def supports(self, call: Call) -> bool:
-        there = call.q.is_cuda or (interpreted() and call.q.device.type == "cpu")
-        return there and call.out_dtype in DTYPES and call.q.shape[-1] <= LARGEST
-
-    def __call__(self, call: Call) -> torch.Tensor:
-        from lib.attention.gpu.ops import run           # imports triton, and settles whether it interprets
-        return run(call)
+def attend(call: Call) -> torch.Tensor:
+    """All patterns, float32, bfloat16 or float16, summed in float32; head sizes to 512."""
+    from lib.attention.gpu import ops           # imports triton, and settles whether it interprets
+    return ops.run(call)

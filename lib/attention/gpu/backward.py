@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lib.attention.gpu.tiles import (LOG2E, NOTHING, RUNGS, asking, band_logits, listed, load_rows, of_heads, offset,
-                                     product, program, range_of, rows_of, rung, store_rows)
+from lib.attention.gpu.forward import (LOG2E, NOTHING, RUNGS, asking, band_logits, listed, load_rows, of_heads, offset,
+                                       product, program, range_of, rows_of, rung, store_rows)
 
 
 @triton.jit

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from lib.attention.call import Call
-from lib.attention.keys import check_table, distances_at, keys_by_head, offsets_by_head, order_by_key, refuse_empty
+from lib.attention.call import Call, by_key, checked_table, distances_at, keys_by_head, offsets_by_head
 from lib.errors import require
 from lib.patterns.base import EdgeTable, LearnedOffsets, Offsets, SoftWindow
 
@@ -46,8 +44,7 @@ def _power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(NamedTuple):
     """Tensors int32 on the device of the call. `heads` is 1, or the number of query heads where lists differ.
 
     keys: by form, OFFSETS `[heads, columns, 4]`, TABLE `[heads, columns, T]`, RUNGS `[columns, 2]` (nearer distance,
@@ -64,11 +61,6 @@ class Plan:
     bands: torch.Tensor             # (heads, n_bands, 3) `Bands`
     band_counts: torch.Tensor       # (heads)
     pieces: tuple[torch.Tensor, ...]        # starts, lengths, entries, firsts, places (`_pieces`); empty: none
-
-    @property
-    def nbytes(self) -> int:
-        tensors = self.keys, self.query_ranges, self.key_ranges, self.bands, self.band_counts, *self.pieces
-        return sum(x.nbytes for x in tensors)
 
 
 def build(call: Call, half: bool) -> Plan:
@@ -108,31 +100,16 @@ def _runs(distances: np.ndarray) -> list[np.ndarray]:
     return np.split(distances, np.flatnonzero(np.diff(distances) > 1) + 1)
 
 
-def _blocks(T: int, rows: int, tiles: Tiling) -> tuple[np.ndarray, np.ndarray]:
-    """First and last position of each tile of so many rows."""
-    low = np.arange(0, T, rows // tiles.RP)
-    return low, np.minimum(low + rows // tiles.RP, T) - 1
+def _ranges(there: np.ndarray, rows: int, tiles: Tiling) -> np.ndarray:
+    """Range of columns `[heads, blocks, 2]` that each tile of so many rows has; `there` `[heads, columns, T]`.
 
-
-def _columns(heads: Sequence[np.ndarray], T: int, tiles: Tiling):
-    """Single keys at distances: columns, the ranges of them in both directions, and the lists of leading keys."""
-    (low, high), (low_key, high_key) = (_blocks(T, rows, tiles) for rows in (tiles.BM, tiles.KM))
-    columns = _even(max(map(len, heads)))
-    keys = np.full((len(heads), columns, 4), (1, -NOWHERE, 0, T), np.int32)
-    of_queries, of_keys = (np.zeros((len(heads), len(x), 2), np.int32) for x in (low, low_key))
-    for h, entries in enumerate(heads):
-        keys[h, :len(entries)] = entries
-        first = int((entries[:, 0] == 0).sum())                     # leading keys: key m is column m
-        distances = -entries[first:, 1]
-        of_queries[h, :, 0] = 0 if first else np.searchsorted(distances, low - (T - 1)) // 2 * 2
-        of_queries[h, :, 1] = first + np.searchsorted(distances, high - first, "right")
-        of_keys[h, :, 0] = (first + np.searchsorted(distances, -high_key)) // 2 * 2
-        end = first + np.searchsorted(distances, T - 1 - low_key, "right")
-        of_keys[h, :, 1] = np.where(high_key >= first, end, 0)
-    # a leading key's later queries, and those before it as far ahead as they see
-    head, column, query = np.nonzero((keys[..., :1] == 0) & (np.arange(T) + keys[..., 3:] >= keys[..., 1:2]))
-    pieces = _pieces(head, column, query, column, len(heads), T) if len(head) else ()
-    return (OFFSETS if columns else NOTHING), columns, keys, (of_queries, of_keys), pieces
+    A range begins at an even column, as the kernels take two at a time.
+    """
+    columns = there.shape[1]
+    some = np.logical_or.reduceat(there, np.arange(0, there.shape[2], rows // tiles.RP), axis=2)
+    number = np.arange(columns)[:, None]
+    begin = np.where(some, number, columns).min(1, initial=columns) // 2 * 2
+    return np.stack([begin, np.where(some, number + 1, 0).max(1, initial=0)], -1)
 
 
 def _even(columns: int) -> int:
@@ -140,27 +117,37 @@ def _even(columns: int) -> int:
     return columns + columns % 2
 
 
+def _columns(heads: Sequence[np.ndarray], T: int, tiles: Tiling):
+    """Single keys at distances: columns, the ranges of them in both directions, and the lists of leading keys."""
+    columns, i = _even(max(map(len, heads))), np.arange(T)
+    keys = np.full((len(heads), columns, 4), (1, -NOWHERE, 0, T), np.int32)
+    for row, entries in zip(keys, heads, strict=True):
+        row[:len(entries)] = entries
+    a, o, first, ahead = np.moveaxis(keys, 2, 0)[..., None]                                 # (heads, columns, 1)
+    key, query = a * i + o, i - o
+    listed = (key >= first) & (key < T) & (key <= i + ahead)                                # by query, then by key
+    asking = (a == 1) & (i >= first) & (query >= 0) & (query < T)
+    head, column, query = np.nonzero(listed & (a == 0))                                     # leading key m is column m
+    pieces = _pieces(head, column, query, column, len(heads), T) if len(head) else ()
+    ranges = _ranges(listed, tiles.BM, tiles), _ranges(asking, tiles.KM, tiles)
+    return (OFFSETS if columns else NOTHING), columns, keys, ranges, pieces
+
+
 def _rungs(rungs: np.ndarray, T: int, tiles: Tiling):
-    (_, high), (low_key, _) = (_blocks(T, rows, tiles) for rows in (tiles.BM, tiles.KM))
-    ends = (np.searchsorted(rungs[:, 0], at, "right") for at in (high, T - 1 - low_key))
-    return RUNGS, len(rungs), rungs, [np.stack([np.zeros_like(end), end], 1)[None] for end in ends], ()
+    i, lo = np.arange(T), rungs[None, :, :1]
+    return RUNGS, len(rungs), rungs, (_ranges(i >= lo, tiles.BM, tiles), _ranges(i + lo < T, tiles.KM, tiles)), ()
 
 
 def _table(keys: EdgeTable, T: int, tiles: Tiling, least: int):
     """A table: distances that all queries have become bands where enough lie in succession, what is left is listed."""
-    check_table(keys, T)
-    table = keys.keys if keys.keys.ndim == 3 else keys.keys[None]
-    refuse_empty((table >= 0).any(-1))
-    low, _ = _blocks(T, tiles.BM, tiles)
-    rest, bands = zip(*(_without_bands(rows, T, least) for rows in table), strict=True)
-    sizes = np.stack([(rows >= 0).sum(-1) for rows in rest])                        # (heads, T)
-    columns = _even(int(sizes.max()))
+    rest, bands = zip(*(_without_bands(rows, T, least) for rows in checked_table(keys, T)), strict=True)
+    columns = _even(max(int((rows >= 0).sum(-1).max()) for rows in rest))
     listed = np.full((len(rest), columns, T), -1, np.int32)
-    for head, rows in enumerate(rest):
-        listed[head, :min(columns, rows.shape[1])] = rows.T[:columns]
-    most = np.maximum.reduceat(sizes, low, axis=1)
-    ranges = np.stack([np.zeros_like(most), most], -1), np.zeros((1, -(-T // (tiles.KM // tiles.RP)), 2))
-    pieces = _pieces(*np.nonzero(listed >= 0), listed[listed >= 0], len(rest), T) if columns else ()
+    for head, rows in zip(listed, rest, strict=True):
+        head[:rows.shape[1]] = rows.T[:columns]
+    there = listed >= 0
+    ranges = _ranges(there, tiles.BM, tiles), _ranges(there & False, tiles.KM, tiles)       # keys have pieces alone
+    pieces = _pieces(*np.nonzero(there), listed[there], len(rest), T) if columns else ()
     return (TABLE if columns else NOTHING), columns, listed, ranges, list(bands), pieces
 
 
@@ -186,7 +173,8 @@ def _pieces(head: np.ndarray, column: np.ndarray, query: np.ndarray, key: np.nda
     """
     require(len(key) < 2**31, "pattern", f"{len(key)} pairs", "below 2^31 pairs")
     key = head * T + key
-    counts = np.bincount(key, minlength=heads * T)
+    order, starts = by_key(key, heads * T)
+    counts = np.diff(starts)
     cut = -(-counts // PIECE)                                                               # pieces of each key
     owner, bounds = np.repeat(np.arange(heads * T), cut), np.concatenate([[0], np.cumsum(cut)])
     number, of_head = np.arange(len(owner)) - bounds[owner], owner // T
@@ -194,6 +182,6 @@ def _pieces(head: np.ndarray, column: np.ndarray, query: np.ndarray, key: np.nda
     longest, places = np.lexsort((-length, of_head)), np.empty_like(owner)
     places[longest] = np.arange(len(owner)) - bounds[of_head * T]
     tables = np.zeros((2, heads, places.max() + 1), np.int32)
-    tables[:, of_head, places] = (np.cumsum(counts) - counts)[owner] + number * PIECE, length
+    tables[:, of_head, places] = starts[owner] + number * PIECE, length
     firsts = bounds[np.arange(heads)[:, None] * T + np.arange(T + 1)]
-    return *tables, np.stack([column, query], 1)[order_by_key(key, heads * T)], firsts, places
+    return *tables, np.stack([column, query], 1)[order], firsts, places

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from lib import paths
-from lib.attention.gpu import Gpu, interpreted
+from lib.attention import gpu
 from lib.files import write_atomically
 from suite.bench import gpu as gpu_check
 from suite.bench.gpu import speed, verify
@@ -90,8 +90,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    missing, tiny = Gpu().missing(), given.tiny or interpreted()
-    if not missing and tiny and not interpreted():
+    missing, tiny = gpu.missing(), given.tiny or gpu.interpreted()
+    if not missing and tiny and not gpu.interpreted():
         missing = "--tiny runs in the interpreter: set TRITON_INTERPRET=1"
     if missing:
         print(f"gpu-check: {missing}", file=sys.stderr)

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 
 from lib import patterns
+from lib.attention import gpu, reference
 from lib.attention.call import checked
-from lib.attention.gpu import Gpu
-from lib.attention.reference import Reference
 from lib.patterns import EdgeTable, Keys, Offsets, Pattern
 from suite.bench.rows import Row
 
@@ -72,14 +71,14 @@ def errors(tiny: bool, keys: Pattern | Keys, shape: tuple[int, ...], dtype: torc
     whole = torch.randn(B, T, 2 * H + 2 * G, D, generator=random, device=device).to(dtype)
     *data, dout = (x.transpose(1, 2) for x in whole.split([H, G, G, H], dim=2))
     slopes = 2.0 ** -(1 + torch.arange(H, device=device)) if alibi else None
-    gpu, expected = [], []
-    for results, backend, kind in ((expected, Reference(), torch.float64), (gpu, Gpu(), dtype)):
+    found, expected = [], []
+    for results, backend, kind in ((expected, reference, torch.float64), (found, gpu, dtype)):
         inputs = [x.detach().to(kind).requires_grad_() for x in data]
         given = {name: torch.full(() if name == "alpha" else (H,), value, device=device, requires_grad=True)
                  for name, value in learned.items()}
-        out = backend(checked(*inputs, keys, 0, given.get("alpha"), given.get("span"), slopes))
+        out = backend.attend(checked(*inputs, keys, 0, given.get("alpha"), given.get("span"), slopes))
         results += [out.detach(), *torch.autograd.grad(out, [*inputs, *given.values()], dout.to(kind))]
-    for name, a, b in zip(("out", "dq", "dk", "dv", "dlearned"), gpu, expected, strict=False):
+    for name, a, b in zip(("out", "dq", "dk", "dv", "dlearned"), found, expected, strict=False):
         error = float((a.double() - b.double()).abs().max() / b.abs().max().clamp(min=1))
         limit = ROUNDING[dtype][{"out": 0, "dlearned": 2}.get(name, 1)]
         finite = math.isfinite(error)
