@@ -134,15 +134,3 @@ def test_when_numbers_lie_in_another_order_then_they_are_read_right_and_results_
     gradients = [torch.autograd.grad(sparse_attention(q, k, v, FORMS["odd leading"], backend="gpu"), q, dout)[0]
                  for dout in (torch.ones(()).expand(q.shape), torch.ones(q.shape))]     # numbers that repeat in memory
     assert torch.equal(*gradients)                                                      # and bits that repeat
-
-
-@pytest.mark.slow
-def test_when_a_program_is_compiled_around_the_call_then_values_and_gradients_stay():
-    q, k, v, dout = small(T=9)
-    q.requires_grad_()
-
-    def program(q):
-        return sparse_attention(q * 2, k, v, FORMS["odd leading"], backend="gpu") + 1
-    found, expected = torch.compile(program, backend="aot_eager")(q), program(q)
-    assert torch.equal(found, expected)
-    assert torch.equal(*(torch.autograd.grad(out, q, dout)[0] for out in (found, expected)))

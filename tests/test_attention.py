@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from attention_cases import FORMS, LEARNED, alibi, assert_close, inputs, random_table, run
+from attention_cases import FORMS, LEARNED, alibi, assert_close, inputs, run
 
 from lib import patterns
 from lib.attention import BACKENDS, pytorch, sparse_attention
@@ -65,13 +65,6 @@ def test_when_heads_have_any_size_then_every_form_of_keys_agrees(head_size, dtyp
         assert_agrees(keys, data, dtypes=dtypes, slopes=alibi(4) if at % 2 else None, **LEARNED.get(name, {}))
 
 
-@pytest.mark.parametrize("T", [1, 130])
-def test_when_tables_are_short_or_longer_than_a_block_then_every_row_is_read(T):
-    table = random_table(4, T, 20)
-    assert_agrees(EdgeTable(table), inputs(3, 4, 2, T))
-    assert_agrees(EdgeTable(table[1]), inputs(3, 4, 2, T), slopes=alibi(4))
-
-
 def softmax_by_hand(q, keys, values):
     terms = [math.exp(float(q @ key) / math.sqrt(len(q))) for key in keys]
     return sum(term * value for term, value in zip(terms, values, strict=True)) / sum(terms)
@@ -117,15 +110,6 @@ def test_when_alpha_is_an_integer_then_its_gradient_is_the_slope_to_the_right():
                                          backend="reference") for a in (0, 1, 2))
     slope = float(((4 * near - 3 * still - far) * data[3]).sum()) / 2e-5            # of second order, from one side
     assert abs(slope) > 1 and abs(float(gradient) - slope) < 1e-5 * abs(slope)
-
-
-@pytest.mark.parametrize("backend", ["cpu", "torch", "masked", "reference", "auto"])
-def test_when_the_window_covers_all_then_it_is_full_causal_attention(backend):
-    q, k, v, _ = inputs(2, 4, 2, 33)
-    full = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    for window in (32, 33, 38):
-        out = sparse_attention(q, k, v, patterns.build("local", window=window), backend=backend)
-        assert (out - full).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("backend", ["reference", *FAST])

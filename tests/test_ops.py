@@ -141,17 +141,6 @@ def test_when_torch_has_more_threads_then_results_are_the_same_bit_for_bit():
     assert kernels.ROWS < 201 and all(torch.equal(a, b) for a, b in zip(one, several, strict=True))
 
 
-def test_when_numba_is_missing_then_the_formulas_take_its_place(monkeypatch):
-    def results() -> list[torch.Tensor]:
-        x = torch.linspace(-3, 3, 2 * 5 * 24).view(2, 5, 24).requires_grad_()
-        q, k, v = rope.heads(ops.rms_norm(x, torch.ones(24), 0.1), rope.turns(5, 6), 2, 1)
-        loss = ops.cross_entropy(ops.swiglu(x), torch.eye(12), torch.arange(10).view(2, 5)) + (q * k + v).sum()
-        return [loss, *torch.autograd.grad(loss, x)]
-    there = results()
-    monkeypatch.setattr(ops, "kernels", None)       # as where its import fails (tests/test_attention_cpu.py)
-    torch.testing.assert_close(results(), there)
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_when_a_number_is_not_finite_then_the_result_says_so(bad):
     """So that training stops: a loss that looks fine would let a diverged run go on."""
