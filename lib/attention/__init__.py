@@ -16,8 +16,6 @@ from lib.attention.call import Backend, Call, checked, offsets_by_head
 from lib.errors import SuiteError, one_of
 from lib.patterns.base import EdgeTable, Keys, Pattern
 
-__all__ = ["BACKENDS", "Backend", "Call", "choose", "sparse_attention"]
-
 BACKENDS = {"reference": Backend(reference.attend), "masked": Backend(masked.attend, masked.supports),
             "torch": Backend(pytorch.attend), "cpu": Backend(cpu.attend, cpu.supports, cpu.missing),
             "gpu": Backend(gpu.attend, gpu.supports, gpu.missing)}

@@ -30,20 +30,14 @@ def blurred_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: L
     kernel_sum = kernel.cumsum(1).masked_fill(~exists, 1.0)                                 # of distances that exist
 
     near_k, near_v = (F.pad(x, (0, 0, W, 0)).unfold(2, W + 1, 1) for x in (k, v))           # (B, G, T, D, W + 1)
-    far_k, far_v = (mixed(x, kernel) / kernel_sum[:, None] for x in (k, v))                 # (B, G, R, D, T)
+    spectra = (torch.fft.rfft(x.mT, 2 * T)[:, :, None] * torch.fft.rfft(kernel, 2 * T)[:, None] for x in (k, v))
+    far_k, far_v = (torch.fft.irfft(x, 2 * T)[..., :T] / kernel_sum[:, None] for x in spectra)      # (B, G, R, D, T)
     outside = at[:, None] < torch.arange(W, -1, -1, device=q.device)                        # (T, W + 1), furthest first
     near = torch.einsum("bghtd,bgtdw->bghtw", q, near_k).masked_fill(outside, float("-inf"))
     far = torch.einsum("bghtd,bgrdt->bghtr", q, far_k).masked_fill(~exists.t(), float("-inf"))
     weights = torch.softmax(torch.cat([near, far], -1), -1)
     y = torch.einsum("bghtw,bgtdw->bghtd", weights[..., :W + 1], near_v)
     return (y + torch.einsum("bghtr,bgrdt->bghtd", weights[..., W + 1:], far_v)).flatten(1, 2)
-
-
-def mixed(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
-    """`y[b, g, r, :, i] = sum_c kernel[r, c] x[b, g, i - c]`, `0 <= c <= i`, by FFT: `[B, G, R, D, T]`."""
-    T = x.shape[2]
-    spectrum = torch.fft.rfft(x.transpose(2, 3), 2 * T)[:, :, None] * torch.fft.rfft(kernel, 2 * T)[:, None]
-    return torch.fft.irfft(spectrum, 2 * T)[..., :T]
 
 
 def hat(distance: torch.Tensor, centre: torch.Tensor, lo: torch.Tensor, half_width: float) -> torch.Tensor:

@@ -101,13 +101,12 @@ def checked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern | Keys, layer: int
     B, H, T, D = q.shape
     require(min(q.shape) >= 1, "q", tuple(q.shape), "at least 1 in every dimension")
     require(k.shape == v.shape, "v", tuple(v.shape), f"the shape of k, {tuple(k.shape)}")
-    fits = k.shape[0] == B and k.shape[2:] == q.shape[2:]
-    require(fits, "k", tuple(k.shape), f"batch, T and head size as in q: [{B}, G, {T}, {D}]")
-    require(k.shape[1] >= 1 and H % k.shape[1] == 0, "k", tuple(k.shape), f"G heads, a divisor of the {H} query heads")
-    is_pattern = isinstance(pattern, Pattern)
-    known = is_pattern or isinstance(pattern, Keys)
+    G = k.shape[1]
+    require(k.shape == (B, G, T, D), "k", tuple(k.shape), f"batch, T and head size as in q: [{B}, G, {T}, {D}]")
+    require(G >= 1 and H % G == 0, "k", tuple(k.shape), f"G heads, a divisor of the {H} query heads")
+    known = isinstance(pattern, Pattern | Keys)
     require(known, "pattern", type(pattern).__name__, "a Pattern, or keys in a form of lib.patterns.base")
-    keys = pattern.plan(layer, T) if is_pattern else pattern
+    keys = pattern.plan(layer, T) if isinstance(pattern, Pattern) else pattern
     heads = len(keys.heads) if isinstance(keys, HeadOffsets) else H
     if isinstance(keys, EdgeTable):
         *of_heads, rows, _ = keys.keys.shape if keys.keys.ndim in (2, 3) else (0, 0)
@@ -125,7 +124,7 @@ def checked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern | Keys, layer: int
     if slopes is not None:
         require(tuple(slopes.shape) == (H,), "slopes", tuple(slopes.shape), f"one ALiBi slope a head, [{H}]")
         require(not slopes.requires_grad, "slopes", "requires_grad", "constants: ALiBi slopes are not learned")
-    return Call(q, k, v, pattern if is_pattern else None, keys, layer, alpha, rungs, span, slopes)
+    return Call(q, k, v, pattern if isinstance(pattern, Pattern) else None, keys, layer, alpha, rungs, span, slopes)
 
 
 def arithmetic(x: Tensor) -> torch.dtype:

@@ -112,14 +112,9 @@ def _ranges(there: np.ndarray, rows: int, tiles: Tiling) -> np.ndarray:
     return np.stack([begin, np.where(some, number + 1, 0).max(1, initial=0)], -1)
 
 
-def _even(columns: int) -> int:
-    """The kernels take two columns at a time."""
-    return columns + columns % 2
-
-
 def _columns(heads: Sequence[np.ndarray], T: int, tiles: Tiling):
     """Single keys at distances: columns, the ranges of them in both directions, and the lists of leading keys."""
-    columns, i = _even(max(map(len, heads))), np.arange(T)
+    columns, i = -(-max(map(len, heads)) // 2) * 2, np.arange(T)       # the kernels take two at a time
     keys = np.full((len(heads), columns, 4), (1, -NOWHERE, 0, T), np.int32)
     for row, entries in zip(keys, heads, strict=True):
         row[:len(entries)] = entries
@@ -141,7 +136,7 @@ def _rungs(rungs: np.ndarray, T: int, tiles: Tiling):
 def _table(keys: EdgeTable, T: int, tiles: Tiling, least: int):
     """A table: distances that all queries have become bands where enough lie in succession, what is left is listed."""
     rest, bands = zip(*(_without_bands(rows, T, least) for rows in checked_table(keys, T)), strict=True)
-    columns = _even(max(int((rows >= 0).sum(-1).max()) for rows in rest))
+    columns = -(-max(int((rows >= 0).sum(-1).max()) for rows in rest) // 2) * 2
     listed = np.full((len(rest), columns, T), -1, np.int32)
     for head, rows in zip(listed, rest, strict=True):
         head[:rows.shape[1]] = rows.T[:columns]
