@@ -98,8 +98,6 @@ def test_when_a_model_beats_all_with_as_few_pairs_then_it_is_on_the_dashed_line(
     assert entries(fig)[:5] == ["a", "e", "d", "b", "c"]
 
 
-# Intervals
-
 def test_when_intervals_are_rows_then_they_end_at_their_bounds_and_every_panel_has_the_rows_of_the_first():
     table = ranges(Dense=0.1, Christoffel=0.4)
     panels = pd.concat([table.assign(group="a", chance=0.1), table.iloc[::-1].assign(group="b", chance=0.2)])
@@ -145,8 +143,6 @@ def test_when_no_line_is_fitted_then_the_points_stand_alone_and_else_the_band_is
     assert "line in log tokens" in fitted and "line in log tokens" not in alone
 
 
-# Many patterns
-
 def test_when_models_are_ranked_then_the_first_is_on_top_and_each_length_has_its_mark():
     fig = plots.dumbbells(ROLES, ["at 1", "at 4"], x="perplexity")
     assert words(fig.axes[0].get_yticklabels()) == ["c", "b", "a"]
@@ -168,8 +164,6 @@ def test_when_properties_are_drawn_then_infinite_ones_have_no_mark_and_wide_ones
     assert drawn == [[hop, rank] for hop, rank in zip(hops, (1.0, 2.0, 3.0), strict=True) if np.isfinite(hop)]
     assert fig.axes[0].get_xscale() == ("log" if 50.0 in hops else "linear") and fig.get_supylabel() == "rank"
 
-
-# Looks
 
 def test_when_models_are_of_one_family_then_they_keep_its_colour_and_no_two_in_a_figure_look_alike():
     assert plots.look("Local window, equal edges, W=6").color == plots.look("Local window, W=64").color == plots.GREY
@@ -195,8 +189,6 @@ def test_when_colours_are_seen_with_fewer_cones_then_those_of_different_families
                                          plots.PURPLE)]
     assert min(np.linalg.norm(a - b) for at, a in enumerate(colours) for b in colours[:at]) > 0.15
 
-
-# Pictures of patterns
 
 def test_when_patterns_are_drawn_then_all_are_there_dark_where_they_attend_and_layers_show_their_distances():
     titles = {axes.get_title().splitlines()[0] for axes in gallery.everything(32).axes if axes.get_visible()}

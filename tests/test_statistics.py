@@ -76,8 +76,6 @@ def test_when_a_boundary_is_an_end_of_the_interval_then_its_p_is_five_per_cent(d
     assert found.p(-1) < found.p(0) < 0.05
 
 
-# Many comparisons
-
 def test_when_many_are_compared_then_holm_multiplies_and_a_word_needs_more_than_its_own_interval():
     p = [0.04, 0.001, 0.03]
     assert holm(p) == pytest.approx([0.06, 0.003, 0.06])          # 2 x 0.03 and 3 x 0.001; never below a smaller one's
@@ -95,15 +93,10 @@ def test_when_two_quantities_go_together_or_not_then_the_sentence_says_so():
     assert "too few different models (2)" in correlation([1, 2], [1, 2], "x", "The loss")
 
 
-# Proportions
-
 @pytest.mark.parametrize("successes, trials", [(0, 10), (3, 10), (50, 100), (100, 100)])
 def test_when_a_proportion_is_estimated_then_the_interval_is_wilsons(successes, trials):
-    z, p = stats.norm.ppf(0.975), successes / trials
-    middle = (p + z * z / 2 / trials) / (1 + z * z / trials)
-    half = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / 4 / trials**2)
-    found = wilson(successes, trials)
-    assert (found.low, found.high) == (pytest.approx(middle - half, abs=1e-12), pytest.approx(middle + half, abs=1e-12))
+    found, oracle = wilson(successes, trials), stats.binomtest(successes, trials).proportion_ci(method="wilson")
+    assert (found.low, found.high) == pytest.approx((oracle.low, oracle.high), abs=1e-12)
 
 
 def test_when_answers_are_scored_then_items_count_once_whatever_the_seeds():
@@ -126,24 +119,19 @@ def test_when_two_accuracies_are_compared_then_pairs_help_and_newcombe_stands_in
     assert same.estimate == 0 and same.low < 0 < same.high
 
 
-# A line over log tokens, and ratios
-
 TOKENS = [1e6, 2e6, 4e6, 4e6, 4e6]
 VALUES = [0.030, 0.022, 0.010, 0.014, 0.009]
 
 
 def test_when_a_line_is_fitted_then_slope_and_prediction_are_the_textbooks_wider_where_windows_disagree():
-    x, y, n, far = np.log2(TOKENS), np.array(VALUES), 5, math.log2(64e6)
-    ssx = ((x - x.mean()) ** 2).sum()
-    slope = ((x - x.mean()) * (y - y.mean())).sum() / ssx
-    spread = math.sqrt(((y - y.mean() - slope * (x - x.mean())) ** 2).sum() / (n - 2))
-    t = stats.t.ppf(0.975, n - 2)
-    half = t * spread * math.sqrt(1 + 1 / n + (far - x.mean()) ** 2 / ssx)
+    x, n, far, t = np.log2(TOKENS), 5, math.log2(64e6), stats.t.ppf(0.975, 3)
+    oracle, ssx = stats.linregress(x, VALUES), ((x - x.mean()) ** 2).sum()
+    half = t * oracle.stderr * math.sqrt(ssx * (1 + 1 / n) + (far - x.mean()) ** 2)
     trend = fit(TOKENS, VALUES, [[np.full(50, value)] for value in VALUES])                   # windows that agree
     found = trend.extrapolated(64e6)
-    assert trend.slope.estimate == pytest.approx(slope) and trend.slope.sign() == "below"
-    assert trend.slope.high - slope == pytest.approx(t * spread / math.sqrt(ssx))
-    assert found.estimate == pytest.approx(y.mean() + slope * (far - x.mean()))
+    assert trend.slope.estimate == pytest.approx(oracle.slope) and trend.slope.sign() == "below"
+    assert trend.slope.high - oracle.slope == pytest.approx(t * oracle.stderr)
+    assert found.estimate == pytest.approx(oracle.intercept + oracle.slope * far)
     assert (found.high - found.estimate, found.estimate - found.low) == pytest.approx((half, half))
     common = np.random.default_rng(0).normal(0, 0.2, 50)  # what a window does to every pair alike: no residual shows it
     common -= common.mean()
@@ -153,16 +141,14 @@ def test_when_a_line_is_fitted_then_slope_and_prediction_are_the_textbooks_wider
     assert wide.high - wide.estimate == pytest.approx(math.hypot(half, by_text.high), rel=1e-6)
 
 
-def test_when_runs_are_too_few_or_of_one_length_then_there_is_no_line():
-    assert fit([1e6, 2e6], [0.1, 0.2], ()) is None and fit([2e6] * 4, [0.1, 0.2, 0.3, 0.4], ()) is None
-
-
 @pytest.mark.parametrize("slope, crossing", [(-0.01, 2 ** 24), (0.0, None), (0.01, 2 ** 16)])
-def test_when_the_line_is_followed_then_it_crosses_zero_where_it_does(slope, crossing):
+def test_when_the_line_is_followed_then_it_crosses_zero_where_it_does_and_two_points_or_one_length_have_none(
+        slope, crossing):
     x = np.array([19.0, 20.0, 20.0, 21.0, 21.0])
     noise = np.array([0, 1e-6, -1e-6, 1e-6, -1e-6])
     found = fit(2 ** x, 0.04 + slope * (x - 20) + noise, ()).crossing()
     assert found is None if crossing is None else found == pytest.approx(crossing, rel=1e-2)
+    assert fit([1e6, 2e6], [0.1, 0.2], ()) is None and fit([2e6] * 4, [0.1, 0.2, 0.3, 0.4], ()) is None
 
 
 def test_when_windows_hold_different_numbers_of_tokens_then_the_ratio_has_the_interval_of_a_paired_bootstrap():
