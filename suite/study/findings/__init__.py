@@ -1,2 +1,1 @@
-"""What each notebook says of its results: tables for its figures, and sentences computed from them. One file a
-notebook."""
+"""Tables for the figures of each notebook, and sentences computed from its results; one file a notebook."""

@@ -54,8 +54,6 @@ def by_distance(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows).sort_values("bin", kind="stable").set_index("name") if rows else pd.DataFrame()
 
 
-# Published
-
 def published_battery() -> pd.DataFrame:
     """The published battery at W = 12, seed 42: rows are task and metric, columns series."""
     table = published.read("battery").query("(window == 12 or window != window) and seed == 42")

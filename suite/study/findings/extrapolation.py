@@ -67,8 +67,6 @@ def context_table(study: Study, chosen: Changed, control: Model, length: int) ->
                      in chosen.items() if model != control}).sort_values("estimate")
 
 
-# Published
-
 def published_perplexity() -> pd.DataFrame:
     """Published perplexity on FineWeb-Edu: one row a series and window (dense: -1), one column a length."""
     table = published.read("length_extrapolation").query("dataset == 'fineweb_edu'").fillna({"window": -1})

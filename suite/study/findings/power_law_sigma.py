@@ -14,8 +14,6 @@ from suite.study.frames import Model, Study, as_table
 POWER_LAW, DRAWS = "Power law", "Power law, draws"      # exact budgets; the document's own draws with replacement
 
 
-# The document's own rule
-
 def law(sigma: float, window: int, reach: int) -> np.ndarray:
     """q(d) for d = window + 1 ... reach, the long-range part of the document's distribution, float64."""
     d = np.arange(window + 1, reach + 1)
@@ -51,8 +49,6 @@ def distance_counts(pattern: Pattern, length: int) -> np.ndarray:
     distance = (queries - keys)[queries >= pattern.reach]
     return np.histogram(distance[distance > pattern.window], octaves(pattern.reach))[0].astype(float)
 
-
-# Graph, sigma, compute
 
 def graph_table(study: Study) -> pd.DataFrame:
     """Of the first layer's graph: its diameter in hops, edges taken both ways, and its spectral gap; dense left out."""
