@@ -11,7 +11,6 @@ import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -125,8 +124,10 @@ class Engine:
                     self.estimator = Estimator.from_history(may_measure=False)
                 while self.pending or self.in_hand:
                     self.hand_out()
-                    with suppress(queue.Empty):
+                    try:
                         self.handle(*self.events.get(timeout=0.25))
+                    except queue.Empty:
+                        pass
                     self.shown.show(self.snapshot())
         finally:
             for worker in self.workers:
