@@ -277,7 +277,7 @@ A formula that nobody can convert: $\nosuchcommand{x}$.
 |---|---|
 | $x$ | 2 |
 
-![a picture elsewhere](https://example.org/picture.png)
+![a picture elsewhere](https://example.org/picture.png) ![a drawing](attachment:b.png)
 
 <script>alert(1)</script><p onclick="steal()">clickable</p>
 """
@@ -296,7 +296,7 @@ def done_cells(table: pd.DataFrame) -> list[nbformat.NotebookNode]:
     runs = table[["run", "series", "seed", "pairs"]].drop_duplicates().head(6)
     frame = {"text/html": f"<div><style scoped>td {{}}</style>{runs.to_html(index=False)}</div>", "text/plain": "text"}
     return [
-        new_markdown_cell(INTRODUCTION),
+        new_markdown_cell(INTRODUCTION, attachments={"b.png": {"image/png": picture()}}),
         code('profile: str = "small"  # scale\nseeds: list[int] = [42]  # one run each', tags=("parameters",)),
         code("# Parameters\nseeds = [42, 43]", tags=("injected-parameters",)),
         code('nb = Notebook("01_window_sweep", globals())\nruns = nb.run()  # trains what is missing',

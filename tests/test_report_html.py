@@ -10,7 +10,7 @@ import nbformat
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_notebook
 
 from lib import paths
 from suite.report import html, pages
@@ -40,11 +40,6 @@ def test_when_dollars_stand_in_markdown_then_only_formulas_are_converted(text, e
 def test_when_a_formula_cannot_be_converted_then_its_source_is_shown(tex):
     shown = BeautifulSoup(html.mathml(tex), "html.parser")
     assert shown.find("math") is None and shown.find("code", class_="tex").get_text() == f"${tex}$"
-
-
-def test_when_html_holds_formulas_then_code_is_left_alone():
-    shown = tidied(r"<p>$\alpha$ &lt; 1, $5</p><pre>$x$</pre><code>$y$</code>")
-    assert len(shown.find_all("math")) == 1 and shown.pre.get_text() == "$x$" and "< 1, $5" in shown.p.get_text()
 
 
 def test_when_the_suite_s_own_notebooks_are_typeset_then_every_formula_converts_and_stays():
@@ -121,25 +116,16 @@ def test_when_an_identifier_or_a_link_is_given_then_it_cannot_take_the_page_s_ow
 
 # Tables
 
-def test_when_pandas_tables_are_dressed_then_empty_headers_announce_nothing():
-    soup = tidied(pd.DataFrame({"a": [1.5, -2.0], "b": ["x", "y"]}, index=["p", "q"]).to_html())
-    assert not [th for th in soup.find_all("th") if not th.get_text(strip=True)]
+def test_when_pandas_tables_are_dressed_then_headers_numbers_and_known_runs_say_what_they_are():
+    frame = pd.DataFrame({"a": [1.5, -2.0], "b": ["00112233aabbccdd", "f" * 16]}, index=["p", "q"])
+    soup, named = (tidied(own.to_html(), runs={"00112233aabbccdd"}) for own in (frame, frame.rename_axis("base")))
+    assert not [th for th in soup.find_all("th") if not th.get_text(strip=True)]          # they would announce nothing
     assert [th["scope"] for th in soup.find_all("th")] == ["col", "col", "row", "row"]
     assert "num" in soup.find("th", string="a")["class"] and not soup.find("th", string="b").has_attr("class")
-
-
-def test_when_pandas_names_the_index_then_the_name_stands_in_the_columns_row():
-    soup = tidied(pd.DataFrame({"a": [1.5], "b": ["x"]}, index=pd.Index(["p"], name="base")).to_html())
-    assert [cell.get_text() for row in soup.thead.find_all("tr") for cell in row.find_all("th")] == ["base", "a", "b"]
+    assert [link["href"] for link in soup.find_all("a")] == ["#run-00112233aabbccdd"] and "f" * 16 in soup.get_text()
+    assert [cell.get_text() for row in named.thead.find_all("tr") for cell in row.find_all("th")] == ["base", "a", "b"]
     columns = pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_tuples([("a", "x"), ("a", "y")]))
     assert len(tidied(columns.to_html()).thead.find_all("tr")) == 2
-
-
-def test_when_a_fingerprint_is_not_in_the_appendix_then_it_is_no_link():
-    table = "<table><tbody><tr><td>00112233aabbccdd</td><td>ffffffffffffffff</td></tr></tbody></table>"
-    soup = tidied(table, runs={"00112233aabbccdd"})
-    assert [link["href"] for link in soup.find_all("a")] == ["#run-00112233aabbccdd"]
-    assert "ffffffffffffffff" in soup.get_text()
 
 
 # Cells
@@ -153,10 +139,3 @@ def test_when_a_parameters_cell_is_unusual_then_both_cells_are_shown(tmp_path):
         return [pre.get_text().strip() for pre in tree.find_all("pre")]
     assert shown('a: str = "é # x"  # what', 'a = "y"') == ['a: str = "y"  # what']
     assert len(shown("a: int = 1", "a = 2\nb = 3")) == 2 and len(shown("import os", "a = 2")) == 2
-
-
-def test_when_a_picture_is_attached_to_markdown_then_it_is_embedded(tmp_path):
-    cell = new_markdown_cell("![a drawing](attachment:b.png)", attachments={"b.png": {"image/png": PIXEL}})
-    nbformat.write(new_notebook(cells=[cell]), tmp_path / "a.ipynb")
-    image = BeautifulSoup(pages.render(tmp_path / "a.ipynb", "a").html, "html.parser").img
-    assert (image["alt"], image["src"]) == ("a drawing", f"data:image/png;base64,{PIXEL}")
