@@ -43,7 +43,7 @@ def test_when_parameters_or_the_notebook_are_wrong_then_nothing_starts(make, tmp
             (make(), {"names": "a"}, ["names = 'a'", "list[str]"]),
             (make(name="bare", tags=()), {}, ["0 cells are tagged 'parameters'"]),
             (make(name="other", kernel="julia"), {}, ["kernel is 'julia', it must be 'python3'"]),
-            (tmp_path / "none.ipynb", {}, ["does not exist"]), (tmp_path / "text.ipynb", {}, ["not a notebook"])]:
+            (tmp_path / "none.ipynb", {}, ["No such file"]), (tmp_path / "text.ipynb", {}, ["not a notebook"])]:
         with pytest.raises(SuiteError) as error:
             NotebookProcess(path, output, values)
         assert all(word in str(error.value) for word in words) and not output.parent.exists()

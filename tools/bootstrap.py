@@ -22,7 +22,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST, NEWEST = (3, 11), (3, 13)
 REPORT, TEST = "requirements.lock", "requirements-test.lock"
-QUIETLY = ("--quiet", "--disable-pip-version-check", "--no-compile")
 SETS = ("report", "test", "ray", "transformers")
 
 
@@ -51,7 +50,8 @@ def install(root: Path, name: str) -> None:
     say(f"installing the pinned packages of the set '{name}' into .venv (minutes the first time)")
     # Python compiles a module at its first import. pip would compile all of them, which doubles the time of this step.
     python = str(root / ".venv" / "bin" / "python")
-    pip, unfinished = [python, "-m", "pip", "install", *QUIETLY], root / ".venv" / ".unfinished"
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    unfinished = root / ".venv" / ".unfinished"
     unfinished.touch()
     subprocess.run([*pip, *asked(root, name)], check=True, cwd=root)
     if name == "report":

@@ -18,7 +18,6 @@ MEASURED = re.compile(
     r"second|minute|hour|time|tokens_per|per_s|_ms|mib|memory|bytes|rss|date|host|started|ended", re.I)
 CLAIMS = Path(__file__).resolve().parent.parent / "suite" / "claims" / "ledger.yaml"
 LEDGER = Path("report") / "ledger.json"
-SHOWN = 20                    # differences that are printed
 
 
 def cells(path: Path, timed: set[str]) -> dict[tuple[int, str], str]:
@@ -43,7 +42,7 @@ def main(first: Path, second: Path) -> int:
         compared += len(left.keys() & right.keys())
         differences += [f"{file}, row {key[0]}, {key[1]}: {left.get(key)} against {right.get(key)}"
                         for key in sorted(left.keys() | right.keys()) if left.get(key) != right.get(key)]
-    print(*differences[:SHOWN], f"{len(tables)} tables, {compared} cells compared, {len(differences)} differ", sep="\n")
+    print(*differences[:20], f"{len(tables)} tables, {compared} cells compared, {len(differences)} differ", sep="\n")
     return 1 if differences or not tables or not compared else 0
 
 

@@ -114,8 +114,16 @@ def kind(pattern: PatternSpec) -> str:
 
 def speed(name: str) -> GpuSpeed:
     """Speed of the GPU `name`: the shares that gpu-check measured on such a GPU, else the published shares."""
-    name = key(name)
-    measured = measured_shares(name)
+    name, path, measured = key(name), paths.gpu_check(), {}
+    try:
+        if path.exists():
+            check = json.loads(path.read_text(encoding="utf-8"))
+            device = of_device(check["machine"]["device"], check["machine"].get("memory_mib", 0) / 2 ** 10)
+            measured = {row["pattern"]: row["tokens_per_s"] * run_flops(paper_run(CHECKED[row["pattern"]]), tokens=1)
+                        / GPUS[name].peak("bf16") for row in check["rows"]
+                        if device == name and row["measure"] == "training_step" and row["tokens_per_s"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise SuiteError(f"{path} cannot be read ({error!r}): remove it, or run make gpu-check again") from None
     return GpuSpeed(GPUS[name], published_shares() | measured, frozenset(measured))
 
 
@@ -147,21 +155,6 @@ def published_shares() -> dict[str, float]:
     peak, (_, seconds, tokens) = GPUS[PUBLISHED].peak("bf16"), sums["fixed"]
     dense = published.dense_inference() * tokens / seconds * run_flops(paper_run(CHECKED["dense"]), tokens=1)
     return {"dense": dense / peak} | {name: flops / wall / peak for name, (flops, wall, _) in sums.items()}
-
-
-def measured_shares(name: str) -> dict[str, float]:
-    """Shares of the peak that gpu-check measured on such a GPU, by kind; empty if it ran on another GPU, or never."""
-    path = paths.gpu_check()
-    if not path.exists():
-        return {}
-    try:
-        check = json.loads(path.read_text(encoding="utf-8"))
-        seen_by_check = of_device(check["machine"]["device"], check["machine"].get("memory_mib", 0) / 2 ** 10)
-        return {row["pattern"]: row["tokens_per_s"] * run_flops(paper_run(CHECKED[row["pattern"]]), tokens=1)
-                / GPUS[name].peak("bf16") for row in check["rows"]
-                if seen_by_check == name and row["measure"] == "training_step" and row["tokens_per_s"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise SuiteError(f"{path} cannot be read ({error!r}): remove it, or run make gpu-check again") from None
 
 
 # The paper's matrix of runs in a plan

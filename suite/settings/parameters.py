@@ -147,9 +147,7 @@ def declared_in(path: Path, base: type[Strict] = Strict) -> type[Strict]:
         content = json.loads(path.read_text(encoding="utf-8"))
         kernel = content["metadata"].get("kernelspec", {}).get("name")
         tagged = [cell for cell in content["cells"] if TAG in cell.get("metadata", {}).get("tags", [])]
-    except FileNotFoundError:
-        raise SuiteError(f"{path} does not exist") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise SuiteError(f"{path} is not a notebook of version 4: {error}") from None
     if kernel != KERNEL:
         raise SuiteError(f"{path.name}: the kernel is {kernel!r}, it must be {KERNEL!r}: choose 'Python 3' in "
