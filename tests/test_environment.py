@@ -143,25 +143,20 @@ def test_when_a_target_is_made_in_a_fresh_clone_then_only_what_it_needs_is_insta
 
 # Set-up
 
-FAKE_PIP = """
-import os, sys, time
-with open(os.environ["PIP_LOG"], "a") as log:
-    print(*sys.argv[1:], file=log)
-time.sleep(float(os.environ.get("PIP_SLEEP", 0)))
-sys.exit(int(os.environ.get("PIP_STATUS", 0)))
+FAKE_PYTHON = """#!/bin/sh
+[ "$1" = -m ] || exec true
+shift 2
+echo "$@" >>"$PIP_LOG"
+sleep ${PIP_SLEEP:-0}
+exit ${PIP_STATUS:-0}
 """
 
 
 @pytest.fixture
 def pip(clone, monkeypatch, tmp_path) -> Path:
     """The clone with an environment whose pip only writes down what it was asked for."""
-    site = clone / ".venv" / "fake"
-    (site / "pip").mkdir(parents=True)
-    (site / "pip" / "__init__.py").touch()
-    (site / "pip" / "__main__.py").write_text(FAKE_PIP)
-    (clone / ".venv" / "bin").mkdir()
-    script = f'#!/bin/sh\nPYTHONPATH="{site}" exec "{sys.executable}" "$@"\n'
-    (clone / ".venv" / "bin" / "python").write_text(script)
+    (clone / ".venv" / "bin").mkdir(parents=True)
+    (clone / ".venv" / "bin" / "python").write_text(FAKE_PYTHON)
     (clone / ".venv" / "bin" / "python").chmod(0o755)
     monkeypatch.setenv("PIP_LOG", str(tmp_path / "pip.log"))
     return tmp_path / "pip.log"

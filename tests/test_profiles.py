@@ -11,8 +11,6 @@ from lib.errors import SuiteError
 from suite.settings import profiles
 from suite.settings.parameters import parameters_of
 
-HUB = "2000, hub: [math, wikipedia], apart: [enwik8], tokenizer: owner/name}"
-
 
 @pytest.fixture
 def load(tmp_path, monkeypatch):
@@ -59,7 +57,8 @@ def test_when_precision_is_auto_then_it_is_what_the_device_has(load, monkeypatch
 
 
 def test_when_a_persons_own_text_is_used_then_mixture_domains_and_tokeniser_do_not_apply(load, tmp_path, monkeypatch):
-    hub = [("2000}", HUB), ("{docs: 0.75, code: 0.25}", "{math: 0.75, wikipedia: 0.25}")]
+    hub = [("2000}", "2000, hub: [math, wikipedia], apart: [enwik8], tokenizer: owner/name}"),
+           ("{docs: 0.75, code: 0.25}", "{math: 0.75, wikipedia: 0.25}")]
     corpus = load(*hub).corpus
     assert (corpus.hub, corpus.apart, corpus.tokenizer) == (("math", "wikipedia"), ("enwik8",), "owner/name")
     monkeypatch.chdir(tmp_path)

@@ -57,8 +57,7 @@ class Bare(ast.NodeTransformer):
 def bare(text: str) -> tuple[str, list[tuple[str, str]]]:
     """The code of a file without comments, docstrings and imports of the suite, and these imports."""
     transformer = Bare()
-    code = ast.unparse(transformer.visit(ast.parse(text)))
-    return code, sorted(transformer.imports)
+    return ast.unparse(transformer.visit(ast.parse(text))), sorted(transformer.imports)
 
 
 @lru_cache(maxsize=None)
