@@ -22,7 +22,7 @@ from lib.errors import SuiteError
 from lib.model import Transformer
 from lib.registry import Positive
 from suite.evals import EvalResult, Evaluator, Metric
-from suite.evals.scoring import chunks, heldout_losses, logits_at, need, running
+from suite.evals.scoring import chunks, heldout_losses, logits_at, need
 from suite.evals.zero_shot import Item, called, made, passages
 
 if TYPE_CHECKING:
@@ -71,15 +71,14 @@ class Battery(Evaluator):
             return OF_FOLDER[task](folder, self.count)
         return MADE[task](self.count) if task in MADE else OF_CORPUS[task](corpus, self.count, limit)
 
-    def asked(self, task: str, model: Transformer, run: RunConfig, corpus: Corpus, device: torch.device) -> EvalResult:
+    def asked(self, task, model, run, corpus, device):
         name, limit, tokenizer = called(task, corpus), run.train.length, corpus.tokenizer()
         end = end_of(tokenizer)             # the token before a sentence without a context: it ends every document
         items = self.items(task, corpus, limit)
         if not items:
             raise SuiteError(f"battery task {task}: no held-out document of {corpus.path} has an item; leave it out")
         asked = [request for item in items for request in requests(tokenizer, item, end, limit)]
-        with running(run, device):
-            correct, nll = grade(items, *answer(model, asked, limit, device))
+        correct, nll = grade(items, *answer(model, run, asked, device))
         chance = np.array([item.chance for item in items])
         groups = np.array([item.split for item in items])
         rows = {name: np.ones(len(items), bool),
@@ -92,8 +91,7 @@ class Battery(Evaluator):
             metrics += [Metric(measure, float(value), split) for measure, value in measured.items()]
         return EvalResult(metrics, {f"correct.{name}": correct, f"target_nll.{name}": nll})
 
-    def in_context(self, task: str, model: Transformer, run: RunConfig, corpus: Corpus,
-                   device: torch.device) -> EvalResult:
+    def in_context(self, task, model, run, corpus, device):
         """In-context learning score of arxiv.org/abs/2209.11895 (Olsson et al.): there token 500 minus token 50.
 
         Here the last eighth of the training length minus its second sixteenth, for `count` windows over all domains.
@@ -133,7 +131,7 @@ def requests(tokenizer: Tokenizer, item: Item, start: int, limit: int) -> list[R
     return made
 
 
-def answer(model: Transformer, asked: Sequence[Request], limit: int,
+def answer(model: Transformer, run: RunConfig, asked: Sequence[Request],
            device: torch.device) -> tuple[np.ndarray, np.ndarray]:
     """Negative log-likelihood (nats) of every continuation, and whether greedy decoding would say it: `[len(asked)]`.
 
@@ -144,13 +142,13 @@ def answer(model: Transformer, asked: Sequence[Request], limit: int,
         by_read.setdefault(request.read, []).append(index)
 
     def padded(read: tuple[int, ...]) -> int:
-        return min(-(-len(read) // ROUND) * ROUND, limit)
+        return min(-(-len(read) // ROUND) * ROUND, run.train.length)
     nll, greedy = np.zeros(len(asked)), np.zeros(len(asked), bool)
     for length, group in groupby(sorted(by_read, key=padded), padded):
         reads = list(group)
         for part in chunks(len(reads), length, device):
             spans = [max(len(asked[index].say) for index in by_read[read]) for read in reads[part]]
-            words = log_probabilities(model, reads[part], spans, length, device)
+            words = log_probabilities(model, run, reads[part], spans, length, device)
             for read, spoken in zip(reads[part], words, strict=True):
                 for index in by_read[read]:
                     say = torch.tensor(asked[index].say, device=device)
@@ -159,23 +157,21 @@ def answer(model: Transformer, asked: Sequence[Request], limit: int,
     return nll, greedy
 
 
-def log_probabilities(model: Transformer, reads: Sequence[tuple[int, ...]], spans: Sequence[int], length: int,
-               device: torch.device) -> list[torch.Tensor]:
+def log_probabilities(model: Transformer, run: RunConfig, reads: Sequence[tuple[int, ...]], spans: Sequence[int],
+                      length: int, device: torch.device) -> list[torch.Tensor]:
     """Log-probabilities `[n, V]` after the last n tokens of each sequence, by its span n."""
     tokens, at = torch.zeros(len(reads), length, dtype=torch.long), torch.zeros(len(reads), length, dtype=torch.bool)
     for row, (read, span) in enumerate(zip(reads, spans, strict=True)):
         tokens[row, :len(read)] = torch.tensor(read)
         at[row, len(read) - span:len(read)] = True
-    return list(logits_at(model, tokens.to(device), at.to(device)).log_softmax(-1).split(spans))
+    return list(logits_at(model, run, tokens.to(device), at.to(device)).log_softmax(-1).split(spans))
 
 
 def grade(items: Sequence[Item], nll: np.ndarray, greedy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Credit of each item (0 to 1) and negative log-likelihood of its right answer; ties share the credit."""
-    credit, target, at = np.zeros(len(items)), np.zeros(len(items)), 0
-    for index, item in enumerate(items):
-        losses = nll[at:at + len(item.candidates)]
-        target[index] = losses[item.answer]
-        best = losses == losses.min()
-        credit[index] = float(greedy[at]) if len(losses) == 1 else float(best[item.answer]) / best.sum()
-        at += len(losses)
+    credit, target = np.zeros(len(items)), np.zeros(len(items))
+    ends = np.cumsum([len(item.candidates) for item in items])[:-1]
+    for index, (item, losses, said) in enumerate(zip(items, np.split(nll, ends), np.split(greedy, ends), strict=True)):
+        target[index], best = losses[item.answer], losses == losses.min()
+        credit[index] = said[0] if len(losses) == 1 else best[item.answer] / best.sum()
     return credit, target

@@ -87,7 +87,6 @@ class GradientFlow(Evaluator):
         """L2 norm of the gradient of the mean loss over the windows, of each layer's parameters together."""
         layers = [list(block.parameters()) for block in model.blocks]
         with torch.enable_grad():
-            flat = torch.autograd.grad(model.loss(inputs, targets), sum(layers, []), materialize_grads=True)
-        gradients = iter(flat)
+            gradients = iter(torch.autograd.grad(model.loss(inputs, targets), sum(layers, []), materialize_grads=True))
         squares = [sum(float(next(gradients).double().square().sum()) for _ in layer) for layer in layers]
         return [Metric("gradient_norm", math.sqrt(square), layer=at) for at, square in enumerate(squares)]

@@ -1,7 +1,6 @@
 """How evaluations run a model: chunks that bound memory, the run's precision, losses in float32, sums in float64."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,6 @@ from lib.model import Transformer
 from lib.step import autocast
 
 TOKENS = {"cpu": 2 ** 12, "cuda": 2 ** 16}       # most tokens of one forward pass by device, one window at least
-
-
-@contextmanager
-def running(run: RunConfig, device: torch.device) -> Iterator[None]:
-    """No gradients, and the precision that the run was trained in."""
-    with torch.inference_mode(), autocast(run.train, str(device)):
-        yield
 
 
 def need(corpus: Corpus | None, run: RunConfig) -> Corpus:
@@ -42,7 +34,7 @@ def heldout_losses(model: Transformer, run: RunConfig, corpus: Corpus | None, de
     corpus = need(corpus, run)
     for domain in domains_of(run.data, corpus):
         inputs, targets = heldout_windows(corpus, domain, length, tokens)
-        with running(run, device):
+        with torch.inference_mode(), autocast(run.train, str(device)):
             losses = torch.cat([model.token_losses(inputs[part].to(device), targets[part].to(device), **how)
                                 for part in chunks(*inputs.shape, device)])
         # Only targets that are not scored become 0: the NaN of a broken model must remain.
@@ -55,6 +47,7 @@ def chunks(count: int, length: int, device: torch.device) -> Iterator[slice]:
     return (slice(first, first + rows) for first in range(0, count, rows))
 
 
-def logits_at(model: Transformer, tokens: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+def logits_at(model: Transformer, run: RunConfig, tokens: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     """float32 logits `[n, V]` at the positions where the Boolean `at` `[B, T]` is True, row after row."""
-    return F.linear(model.hidden(tokens)[at], model.embedding.weight).float()
+    with torch.inference_mode(), autocast(run.train, str(tokens.device)):
+        return F.linear(model.hidden(tokens)[at], model.embedding.weight).float()

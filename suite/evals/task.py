@@ -8,11 +8,12 @@ import torch
 from pydantic import Field
 from torch.nn import functional as F
 
+from lib.config import RunConfig
 from lib.errors import require
 from lib.model import Transformer
 from lib.registry import Positive
 from suite.evals import EvalResult, Evaluator, Metric
-from suite.evals.scoring import chunks, logits_at, running
+from suite.evals.scoring import chunks, logits_at
 from suite.tasks import task
 
 # Evaluations draw with seed HELD_OUT + seed, training with seeds below HELD_OUT. Both are one 32-bit word of numpy's
@@ -41,8 +42,7 @@ class TaskAccuracy(Evaluator):
         parts = [trained.labelled(HELD_OUT + self.seed, step, min(BATCH, self.count - first), length)
                  for step, first in enumerate(range(0, self.count, BATCH))]
         inputs, targets, labels = (np.concatenate(kind) for kind in zip(*parts, strict=True))       # (N, T)
-        with running(run, device):
-            right, nll = answers(model, inputs, targets, labels, device)
+        right, nll = answers(model, run, inputs, targets, labels, device)
         present = [int(label) for label in np.unique(labels) if label >= 0]
         splits = {trained.split(label): labels == label for label in present} if len(present) > 1 else {}
         metrics, arrays = [], {}
@@ -55,14 +55,14 @@ class TaskAccuracy(Evaluator):
         return EvalResult(metrics, arrays)
 
 
-def answers(model: Transformer, inputs: np.ndarray, targets: np.ndarray, labels: np.ndarray,
+def answers(model: Transformer, run: RunConfig, inputs: np.ndarray, targets: np.ndarray, labels: np.ndarray,
             device: torch.device) -> tuple[np.ndarray, np.ndarray]:
     """Whether each target is the model's first choice, and its negative log-likelihood (nats): `[N, T]`."""
     right, nll = np.zeros(inputs.shape, bool), np.zeros(inputs.shape)
     for part in chunks(*inputs.shape, device):
         scored = labels[part] >= 0
         tokens, at, aim = (torch.from_numpy(x).to(device) for x in (inputs[part], scored, targets[part][scored]))
-        logits = logits_at(model, tokens, at)                                               # (n, V)
+        logits = logits_at(model, run, tokens, at)                                          # (n, V)
         right[part][scored] = (logits.argmax(-1) == aim).cpu().numpy()
         nll[part][scored] = F.cross_entropy(logits, aim, reduction="none").double().cpu().numpy()
     return right, nll

@@ -24,8 +24,8 @@ VERBS = (("runs", "run"), ("sleeps", "sleep"), ("walks", "walk"), ("sings", "sin
 ACTIONS = ("saw", "found", "helped", "liked", "asked", "moved")
 PLACES = ("near", "behind", "under", "beside")
 DETERMINERS = (("this", "these"), ("that", "those"))
-PERSONS = (("boy", "himself"), ("girl", "herself"), ("king", "himself"), ("queen", "herself"), ("man", "himself"),
-           ("woman", "herself"), ("father", "himself"), ("mother", "herself"))
+PRONOUNS = ("himself", "herself")
+PERSONS = (("boy", "girl"), ("king", "queen"), ("man", "woman"), ("father", "mother"))      # as PRONOUNS
 
 
 # Synthetic tasks
@@ -83,27 +83,17 @@ def chosen(prompt: str, values: np.ndarray | tuple[str, ...], answer: int, split
 # Minimal pairs, easier than BLiMP (arxiv.org/abs/1912.00582): beginning, good end and bad end of a sentence. Neighbours
 # in a list are one sentence in both forms.
 
-def agreement() -> list[tuple[str, str, str]]:
-    """Subject and verb, with another noun of the other number between them."""
-    return [(f"The {noun[n]} {place} the {thing[1 - n]}", verb[n], verb[1 - n])
-            for noun, place, thing, verb in product(NOUNS, PLACES, THINGS, VERBS) for n in (0, 1)]
-
-
-def determiners() -> list[tuple[str, str, str]]:
-    """Determiner and noun."""
-    return [(f"The {noun[0]} {action} {det[n]}", thing[n], thing[1 - n])
-            for noun, action, det, thing in product(NOUNS, ACTIONS, DETERMINERS, THINGS) for n in (0, 1)]
-
-
-def anaphors() -> list[tuple[str, str, str]]:
-    """A reflexive pronoun and its antecedent, by gender; both genders are asked alike."""
-    other = {"himself": "herself", "herself": "himself"}
-    return [(f"The {person} {place} the {thing[n]} {action}", pronoun, other[pronoun])
-            for (person, pronoun), place, thing, action in product(PERSONS, PLACES, THINGS, ACTIONS) for n in (0, 1)]
-
-
-TEMPLATES = {"subject_verb_agreement": agreement, "determiner_noun_agreement": determiners,
-             "anaphor_gender_agreement": anaphors}
+TEMPLATES = {
+    # with another noun of the other number between subject and verb
+    "subject_verb_agreement": [
+        (f"The {noun[n]} {place} the {thing[1 - n]}", verb[n], verb[1 - n])
+        for noun, place, thing, verb in product(NOUNS, PLACES, THINGS, VERBS) for n in (0, 1)],
+    "determiner_noun_agreement": [
+        (f"The {noun[0]} {action} {det[n]}", thing[n], thing[1 - n])
+        for noun, action, det, thing in product(NOUNS, ACTIONS, DETERMINERS, THINGS) for n in (0, 1)],
+    "anaphor_gender_agreement": [
+        (f"The {persons[m]} {place} the {thing[n]} {action}", PRONOUNS[m], PRONOUNS[1 - m])
+        for persons, m, place, thing, action, n in product(PERSONS, (0, 1), PLACES, THINGS, ACTIONS, (0, 1))]}
 
 
 def minimal_pairs(count: int) -> list[Item]:
@@ -112,8 +102,7 @@ def minimal_pairs(count: int) -> list[Item]:
     A sentence follows the token that ends a text.
     """
     items = []
-    for (subset, make), share in zip(TEMPLATES.items(), shares(count, len(TEMPLATES)), strict=True):
-        pairs = make()
+    for (subset, pairs), share in zip(TEMPLATES.items(), shares(count, len(TEMPLATES)), strict=True):
         require(share <= len(pairs), "count", count, f"at most {len(TEMPLATES) * len(pairs)} offline pairs")
         sentences = stream(subset).permutation(len(pairs) // 2)[:(share + 1) // 2]
         for beginning, *ends in [pairs[2 * at + n] for at in sentences for n in (0, 1)][:share]:
