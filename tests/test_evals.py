@@ -72,9 +72,10 @@ def test_when_rope_and_mask_are_changed_then_the_model_is_asked_so_and_the_table
 def test_when_a_run_was_trained_in_a_precision_then_it_is_evaluated_in_it_4096_tokens_at_once(precision):
     model, before = uniform().train(), torch.random.get_rng_state()
     evaluate(perplexity(lengths=(10,), tokens=5500), model, run_of(precision=precision), CORPUS)
+    assert max(math.prod(call["shape"]) for call in model.calls) <= 4096 and len(model.calls) == 4
+    evaluate(Evaluation.of("battery", tasks=("blimp",), count=3), model, run_of(precision=precision), CORPUS)
     for call in model.calls:
         assert call["bf16"] == (precision == "bf16") and not call["graph"] and not call["training"]
-    assert max(math.prod(call["shape"]) for call in model.calls) <= 4096 and len(model.calls) == 4
     assert model.training, "the mode is given back"
     assert torch.equal(before, torch.random.get_rng_state())
 
