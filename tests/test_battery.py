@@ -68,8 +68,8 @@ def test_when_prompts_are_read_then_they_give_the_answer_and_those_of_lego_are_b
         while name != "True":
             value, name = value != clauses[name].startswith("not "), clauses[name].removeprefix("not ")
         assert item.candidates[item.answer] == f" {value}"
-    for split in ("steps=2", "steps=3", "steps=4"):
-        assert np.mean([item.answer for item in items if item.split == split]) == 0.5
+    assert {split: np.mean([item.answer for item in items if item.split == split])
+            for split in {item.split for item in items}} == {"steps=2": 0.5, "steps=3": 0.5, "steps=4": 0.5}
     assert 0.3 < np.mean(["= not True" in item.prompt for item in items]) < 0.7
 
 

@@ -27,13 +27,11 @@ BOTH = bench.BOTH
 pytestmark = pytest.mark.usefixtures("outputs")
 
 
-def row(measure: str, ratio: float, length: int = 1024, backend: str = "cpu", against: str = "dense", pass_: str = BOTH,
-        spread: float = 0.1, **more) -> Row:
+def row(measure: str, ratio: float, length: int = 1024, backend: str = "cpu", against: str = "dense", **more) -> Row:
     values = {"ms": 2.0, "against_ms": 2.0 * ratio, "mib": 8.0, "against_mib": 2.0, "counted": 1e9, "peak": 2e11,
               "keys": 20.0, "pattern": "p", "heads": "8, 8", "head_dim": 64, "dtype": "float32", "device": "cpu",
               "threads": 2, "machine": "M", "code": "c"}
-    return Row(measure, backend, against, pass_, length, ratio, (ratio * (1 - spread), ratio * (1 + spread)), 9,
-               **values | more)
+    return Row(measure, backend, against, BOTH, length, ratio, (ratio * 0.9, ratio * 1.1), 9, **values | more)
 
 
 # The experiment

@@ -79,7 +79,7 @@ def test_when_a_control_is_made_for_the_ramp_then_it_counts_the_pairs_of_the_ram
     assert all(random.mask(layer, T)[:, T - 1, T - 5:].all() for layer in range(L))    # the ramp's window of W = 4
 
 
-def test_when_tokens_seeds_or_a_model_are_given_then_whole_steps_are_trained_and_each_model_has_one_run_a_seed():
+def test_when_tokens_seeds_rates_or_a_model_are_given_then_whole_steps_are_trained_and_each_has_one_run():
     train = profiles.load("smoke").train
     a_step = train.batch * train.length
     short = shortened(train, 3 * a_step + 10)
@@ -89,6 +89,10 @@ def test_when_tokens_seeds_or_a_model_are_given_then_whole_steps_are_trained_and
     usual, jobs = planned("01_window_sweep"), planned("01_window_sweep", seeds=(1, 2, 3), tokens=5 * a_step)
     assert len(jobs) == 3 * len(usual)
     assert {(job.run.train.seed, job.run.train.tokens) for job in jobs} == {(n, 5 * a_step) for n in (1, 2, 3)}
+    learned = [job for job in planned("02_learned_alpha", theta_lr=(0.0, 1.0, 100.0), starts=("one",), probe_depths=())
+               if job.labels.series == "Fibonacci, learned"]
+    assert {(job.run.train.theta_lr, job.labels.setting) for job in learned} == {
+        (0.0, "theta rate x0"), (1.0, ""), (100.0, "theta rate x100")}
     (more,) = set(planned("01_window_sweep", extra=("pow2/fixed/8",))) - set(usual)
     assert more.labels.window == 8 and more.run.pattern == PatternSpec.of("scaled_base", base="pow2"), "its own window"
 
@@ -123,13 +127,6 @@ def test_when_longer_texts_are_evaluated_then_growing_rungs_are_frozen_too_and_d
             mask = build(own["pattern"][0], **dict(own["pattern"][1])).mask(0, 2 * T)[0]
             furthest[own["variant"]] = max(i - j for i, j in zip(*mask.nonzero(), strict=True) if j >= 4)
     assert furthest == {"mask=window": T - 1, "mask=sinks": T - 1 - 4}, "no distance that was not trained"
-
-
-def test_when_theta_has_other_rates_then_each_is_a_run_and_says_so():
-    jobs = [job for job in planned("02_learned_alpha", theta_lr=(0.0, 1.0, 100.0), starts=("one",), probe_depths=())
-            if job.labels.series == "Fibonacci, learned"]
-    assert {(job.run.train.theta_lr, job.labels.setting) for job in jobs} == {
-        (0.0, "theta rate x0"), (1.0, ""), (100.0, "theta rate x100")}
 
 
 @pytest.mark.parametrize("profile", BUDGETS)

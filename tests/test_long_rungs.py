@@ -115,6 +115,8 @@ def test_when_the_difference_changes_with_tokens_then_slope_and_extrapolation_sa
     assert (band["high"] - band["low"]).iloc[-1] > 3 * (band["high"] - band["low"]).iloc[5]
     assert band.index[-1] == pytest.approx(rungs.PAPER_TOKENS)
     assert rungs.extrapolation({RAMP: None}).empty and rungs.line(None).empty
+    published = rungs.published_gain()
+    assert published.index.max() == band.index[-1].round() and (published.iloc[-1] > 0).tolist() == [True] * 4
 
 
 def test_when_losses_are_logged_on_the_way_then_their_difference_is_by_tokens_and_seed():
@@ -139,21 +141,13 @@ def test_when_far_evidence_pays_then_the_bins_beyond_the_window_are_lower_and_ma
     assert marks["the stack"] == pytest.approx(2.5 + (through + 1 - 49) / 48)
 
 
-def test_when_only_some_copy_then_their_tables_are_higher():
-    right = {"Dense": 0.95, RAMP: 0.6}
-    tables = rungs.copies(study(right=lambda job: right.get(series(job), 0.0)))
-    assert list(tables) == ["Dense", LOCAL, RAMP, "Power law"] and tables["Dense"].index.tolist() == [24, 48, 96]
-    assert tables[RAMP]["estimate"].tolist() == pytest.approx([0.6] * 3) and (tables[LOCAL]["high"] < 0.1).all()
-    assert rungs.copies(Study(planned(NAME, copy_distances=()), None)) == {}
-
-
 def test_when_the_answer_is_made_then_each_axis_names_where_the_ramp_is_better_and_where_worse():
     class OnCode(ClaimDatabase):
         def windows(self, job, length, variant, domain):
             return super().windows(job, length, variant, domain) - 0.1 * (domain == "code") * (series(job) == RAMP)
     made = study(lambda job: 0.05, database=OnCode,
                  at=lambda job: lambda bin_: (0.1 * (bin_ == 1) - 0.05) * (series(job) == RAMP),
-                 right=lambda job: 0.9 if series(job) == RAMP and job.labels.distance == 48 else 0.1)
+                 right=lambda job: 0.9 if series(job) == RAMP and job.labels.distance == 48 else 0.0)
     domains = rungs.by_domain(made, [RAMP, "Dense"], 256)
     assert domains["group"].tolist() == ["docs", "docs", "code", "code"]
     assert domains.loc[RAMP, "seeds"].tolist() == [3, 3] and domains.loc["Dense", "seeds"].tolist() == [1, 1]
@@ -163,9 +157,8 @@ def test_when_the_answer_is_made_then_each_axis_names_where_the_ramp_is_better_a
     assert table.loc["text"].tolist() == [2, "code", "docs"]
     assert table.loc["distance to the evidence"].tolist() == [7, "nowhere", "13-24"]
     assert table.loc["planted copies"].tolist() == [3, "48", "nowhere"]
+    tables = rungs.copies(made)
+    assert list(tables) == ["Dense", LOCAL, RAMP, "Power law"] and (tables[LOCAL]["high"] < 0.1).all()
+    assert tables[RAMP]["estimate"].to_dict() == pytest.approx({24: 0.0, 48: 0.9, 96: 0.0})
+    assert rungs.copies(Study(planned(NAME, copy_distances=()), None)) == {}
     assert list(rungs.stacks(made, 256)) == [LOCAL, RAMP, "Christoffel word"]   # others' distances differ by query
-
-
-def test_when_the_published_gain_is_read_then_it_is_that_of_the_published_curves():
-    gain = rungs.published_gain()
-    assert gain.index.max() == rungs.PAPER_TOKENS and gain.shape[1] == 4 and (gain.iloc[-1] > 0).all()
