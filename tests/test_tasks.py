@@ -199,7 +199,8 @@ def test_when_places_are_scattered_then_all_are_equally_likely_and_none_overlap(
     ("variable_tracking", {"variables": 15}, "variables = 15 .*= 16"),
     ("lego", {"chain": 33}, "variables = 32 .*at least chain = 33"),
     ("marked_copy", {"distances": (200, 200)}, "distances = .200, 200."),
-    ("marked_copy", {"distances": ()}, "distances"), ("marked_copy", {"distances": (0.5,)}, "distances = .*a valid integer")])
+    ("marked_copy", {"distances": ()}, "distances"),
+    ("marked_copy", {"distances": (0.5,)}, "distances = .*a valid integer")])
 def test_when_a_parameter_is_wrong_then_the_error_names_it(name, given, says):
     assert {case[0] for case in CASES} == set(names()), "a new task needs a solver here"
     with pytest.raises(SuiteError, match=says):
