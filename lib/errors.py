@@ -25,6 +25,5 @@ def one_of(value: str, names: Iterable[str], kind: str) -> str:
     names = sorted(names)
     if value in names:
         return value
-    near = difflib.get_close_matches(str(value), names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(str(value), names, n=1))
     raise SuiteError(f"unknown {kind} {value!r}{hint} (known: {', '.join(names)})")

@@ -91,14 +91,14 @@ def rows_at_once(loss: Callable[[int], torch.Tensor], rows: int, model: torch.nn
 
 def kept_bytes(loss: Callable[[int], torch.Tensor], model: torch.nn.Module, rows: int) -> tuple[int, int]:
     """Bytes that the forward pass keeps for the backward pass: for any batch, and for each window more."""
-    one = kept_by(lambda: loss(1), model)
+    one = kept_by(loss, 1, model)
     if rows == 1:
         return 0, one
-    a_row = max(0, kept_by(lambda: loss(2), model) - one)
+    a_row = max(0, kept_by(loss, 2, model) - one)
     return max(0, one - a_row), a_row
 
 
-def kept_by(forward: Callable[[], torch.Tensor], model: torch.nn.Module) -> int:
+def kept_by(loss: Callable[[int], torch.Tensor], rows: int, model: torch.nn.Module) -> int:
     known = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -108,7 +108,7 @@ def kept_by(forward: Callable[[], torch.Tensor], model: torch.nn.Module) -> int:
             kept[storage.data_ptr()] = storage.nbytes()
         return x
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        end = forward()                         # as long as the graph lives nothing is freed: no address comes twice
+        end = loss(rows)                        # as long as the graph lives nothing is freed: no address comes twice
     del end
     return sum(kept.values())
 

@@ -98,6 +98,7 @@ class Step:
         self.model, self.run, self.ranks, self.device = model, run, ranks, device
         self.loss = Loss(model)
         self.joint = DistributedDataParallel(self.loss) if ranks.size > 1 else self.loss
+        self.apart = self.joint.no_sync if ranks.size > 1 else nullcontext     # in it gradients stay in this process
         self.at_once = 0                                # rows of a part
         self.shared = False                             # whether gradients of this step are on their way to the others
 
@@ -165,10 +166,6 @@ class Step:
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         with autocast(self.run.train, self.device):
             return self.joint(inputs.to(self.device), targets.to(self.device), scored(targets))
-
-    def apart(self) -> Any:
-        """A context in which gradients stay in this process."""
-        return self.joint.no_sync() if self.ranks.size > 1 else nullcontext()
 
     def fitting(self, attempt: Callable[[], T], rows: int) -> T:
         """The result of `attempt`; where the GPU runs out of memory, again with half as many rows at once."""

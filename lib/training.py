@@ -36,7 +36,6 @@ LIGHT_BATCHES = 2               # held-out batches of a light evaluation, each d
 LIGHT_WINDOWS = 16              # and at least as many windows, where batches are small
 LIGHT_SEED = 2 ** 31 + 2 ** 30  # of a task's held-out draws; training seeds and `suite.evals` stay below
 PROGRESS_SECONDS = 0.5
-ALONE = Ranks()
 
 Progress = Callable[[dict[str, Any]], None]
 Windows = dict[str, tuple[torch.Tensor, torch.Tensor]]
@@ -94,7 +93,7 @@ def build_optimizer(model: Transformer, recipe: TrainConfig) -> torch.optim.Adam
 
 
 def train_run(run: RunConfig, source: Source, corpus: Corpus | None, folder: Path, progress: Progress | None = None,
-              device: str = "cpu", checkpoint_every: float = CHECKPOINT_SECONDS, ranks: Ranks = ALONE) -> TrainResult:
+              device: str = "cpu", checkpoint_every: float = CHECKPOINT_SECONDS, ranks: Ranks = Ranks()) -> TrainResult:
     """The result of `run` in `folder`: trained from where an earlier attempt was interrupted, or loaded if finished.
 
     corpus: for the light evaluations of a run on text; None for a synthetic task.
@@ -104,8 +103,7 @@ def train_run(run: RunConfig, source: Source, corpus: Corpus | None, folder: Pat
     first one reads and writes `folder`, in which no other process may train.
     Raises `SuiteError` where the loss or the gradient is not finite, and where the disk is full.
     """
-    finished = load_run(run, folder, device) if ranks.first else None
-    if finished is not None:
+    if ranks.first and (finished := load_run(run, folder, device)) is not None:
         return finished
     recipe = run.train
     require(source.vocab <= run.model.vocab, "vocab of the model", run.model.vocab,
@@ -206,9 +204,7 @@ def resume(folder: Path, run: RunConfig, model: Transformer, optimizer: torch.op
         return State()
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
-    state = State(**saved["state"])
-    state.metrics = [Metric(**metric) for metric in saved["state"]["metrics"]]
-    return state
+    return State(**saved["state"] | {"metrics": [Metric(**metric) for metric in saved["state"]["metrics"]]})
 
 
 class Watch:
@@ -221,7 +217,7 @@ class Watch:
         self.begin = self.reported = self.saved = time.perf_counter()
         self.earlier, self.first, self.cost = state.seconds, state.step, 0.0
         self.memory = PeakMemory(device)
-        self.good = f"step {state.step}" if state.step else ""
+        self.good = state.step                          # of the last checkpoint; 0: there is none
 
     def due(self) -> float:
         """1 if a checkpoint is to follow this step, else 0; the first process decides."""
@@ -232,10 +228,10 @@ class Watch:
         """Before the weights change: raise `SuiteError` if the loss or the gradient is not finite."""
         if math.isfinite(loss) and math.isfinite(norm):
             return
-        recipe = self.run.train
-        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
-        kept = (f"the last good checkpoint, {self.good}, is in {self.folder}" if self.good
-                else "there is no checkpoint yet")
+        recipe, kept = self.run.train, "there is no checkpoint yet"
+        what = f"the gradient's norm is {norm}" if math.isfinite(loss) else f"the loss is {loss}"
+        if self.good:
+            kept = f"the last good checkpoint, step {self.good}, is in {self.folder}"
         raise SuiteError(f"run {self.folder.name} ({self.run.pattern.name}, seed {recipe.seed}) diverged at step "
                          f"{self.state.step} of {recipe.steps}: {what}; lower lr = {recipe.lr:g} or raise "
                          f"warmup = {recipe.warmup}; {kept}")
@@ -257,5 +253,5 @@ class Watch:
         before = time.perf_counter()
         save_checkpoint(self.folder, self.run, {"model": model.state_dict(), "optimizer": optimizer.state_dict(),
                                                 "state": dataclasses.asdict(self.state)})
-        self.good, self.saved = f"step {self.state.step}", time.perf_counter()
+        self.good, self.saved = self.state.step, time.perf_counter()
         self.cost = self.saved - before

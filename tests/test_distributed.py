@@ -29,10 +29,10 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 FIRST, SECOND = (run_fingerprint(job.run, None) for job in JOBS)
 
 
-def started(command: list[str], outputs: Path, *options: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run([*command, HELPER, *options], capture_output=True, text=True, timeout=240,
-                          cwd=paths.ROOT,
-                          env={**os.environ, "SUITE_OUTPUTS": str(outputs), "OMP_NUM_THREADS": "1", **environment})
+def started(command: list[str], outputs: Path, **environment: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "SUITE_OUTPUTS": str(outputs), "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run([*command, HELPER], capture_output=True, text=True, timeout=240, cwd=paths.ROOT,
+                          env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,13 @@ def test_when_a_process_is_killed_then_all_end_and_the_error_names_it_and_the_ru
 def test_when_the_command_is_given_again_then_fewer_processes_end_and_evaluate_the_runs(killed, monkeypatch):
     outputs = killed[0]
     monkeypatch.setenv("SUITE_OUTPUTS", str(outputs))
-    alone = dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
-                 MASTER_PORT="0")
-    ended = started([sys.executable], outputs, **alone)
+    ended = started([sys.executable], outputs, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="2",
+                    MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     assert ended.returncode == 0, ended.stderr
     assert "2 of 2 runs finished" in ended.stderr and "make report PROFILE=tiny" in ended.stderr
     database = Database("tiny")
     assert database.missing(JOBS) == []
-    tolerance = LONG.train.steps * LONG.train.batch * LONG.train.length * 1.2e-7
+    tolerance = LONG.train.tokens * 1.2e-7
     for job in JOBS:
         wanted = {(m.measure, m.step): m.value for m in trained(job.run, outputs / str(job.run.train.seed)).metrics}
         rows = database.metrics(job).query("step == step")

@@ -11,11 +11,10 @@ import torch.nn.functional as F
 
 from lib.attention import sparse_attention
 from lib.errors import SuiteError
-from lib.integrations.cached import attend_rows, first_rows
 from lib.patterns import build, names, pattern_class
 
 transformers = pytest.importorskip("transformers", reason="not installed: pip install -e '.[transformers]'")
-from lib.integrations.transformers import add_learned, register  # noqa: E402
+from lib.integrations.transformers import add_learned, attend_rows, first_rows, register  # noqa: E402
 
 torch.set_num_threads(1)
 N = 48                          # length of the registrations: the longest sequence
@@ -304,7 +303,7 @@ def test_when_rows_are_gathered_in_parts_then_values_and_gradients_are_the_refer
     whole = sparse_attention(q, k, v, pattern, layer, backend="reference", **learned)
     assert first_rows(pattern, layer, N, 17) is first_rows(pattern, layer, N, 17)           # so that its plan is kept
     for first, Q in ((0, 1), (5, 12), (N - 1, 1)):
-        monkeypatch.setattr("lib.integrations.cached.GATHERED", 1 if Q > 1 else 2 ** 22)
+        monkeypatch.setattr("lib.integrations.transformers.GATHERED", 1 if Q > 1 else 2 ** 22)
         rows = slice(first, first + Q)
         positions = torch.arange(first, first + Q)[None]
         found = attend_rows(q[:, :, rows], k, v, pattern.plan(layer, N), positions, **learned)

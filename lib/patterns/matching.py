@@ -23,14 +23,13 @@ def match_edges(pattern: str | Pattern, like: Pattern, length: int, tolerance: f
     if isinstance(pattern, str):
         pattern = build(pattern, layers=like.layers, heads=like.heads, causal=like.causal, **parameters)
     require(0 <= tolerance < 1, "tolerance", tolerance, "a fraction from 0 to 1")
-    goal, knobs = like.pairs(length), len(pattern.knobs(length))
-    for n in range(knobs - 1):
+    goal = like.pairs(length)
+    for n in range(len(pattern.knobs(length)) - 1):         # anew, as values may depend on the knob before
         knob = pattern.knobs(length)[n]
         candidate = partial(turned, pattern, knob)
         pattern = candidate(last_within(candidate, 0, len(knob.values) - 1, goal, length))
     tried, why = [pattern], f"{pattern.name} has no parameter to turn"
-    if knobs:
-        finest = pattern.knobs(length)[-1]
+    for finest in pattern.knobs(length)[-1:]:
         tried = fill(pattern, finest, goal, length, tolerance)
         why = f"its {finest.parameter} does not reach that far or that finely"
     nearest = min(tried, key=lambda candidate: abs(candidate.pairs(length) - goal))
