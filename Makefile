@@ -7,32 +7,37 @@ GPU     ?=
 PYTHON  ?=
 ARGS    ?=
 SLOW    ?=
+# What a person gives is data: neither make nor a shell expands it; recipes read it from the environment. ARGS is for a shell.
+GIVEN := PROFILE CORPUS ENGINE GPU PYTHON NAME PATTERN RUN
+$(foreach name,$(GIVEN),$(eval override $(name) := $$(value $(name))))
+export $(GIVEN)
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 TESTS := $(VENV)/.installed-test
 SUITE  = $(PY) -m suite
-GIVEN  = --profile "$(PROFILE)" $(if $(CORPUS),--corpus "$(CORPUS)") $(ARGS)
-WHERE  = $(if $(ENGINE),--engine "$(ENGINE)")
+WHAT   = --profile "$$PROFILE" $${CORPUS:+--corpus "$$CORPUS"} $(ARGS)
+WHERE  = $${ENGINE:+--engine "$$ENGINE"}
 # What training needs: the packages of a report, and Ray's with ENGINE=ray.
 TRAINS = $(STAMP) $(if $(filter ray,$(ENGINE)),$(VENV)/.installed-ray)
 
 # The first Python of a right version: PYTHON if it is given, else python3, else the newest one that has its version in its name.
-CHOOSE = for p in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11); do \
+CHOOSE = for p in $(if $(PYTHON),"$$PYTHON",python3 python3.13 python3.12 python3.11); do \
            if "$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1; \
            then python=$$p; break; fi; done; \
-         if [ -z "$$python" ]; then echo "No $(if $(PYTHON),PYTHON=$(PYTHON) that is) Python 3.11, 3.12 or 3.13 found." \
-           "Install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; fi
+         if [ -z "$$python" ]; then echo "No $${PYTHON:+PYTHON=$$PYTHON that is }Python 3.11, 3.12 or 3.13 found." \
+           "Install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 2; fi
 
 # An environment whose folder was moved, or whose Python is gone, is stale although its stamp is young.
 STALE := $(shell [ -x $(PY) ] && [ "$$(sed -n 2p $(STAMP) 2>/dev/null)" = "$$(pwd -P)" ] || rm -f $(STAMP) $(STAMP)-*)
 
 .DEFAULT_GOAL := help
-.PHONY: help report test plan compare notebook verify bench gpu-check lab lock clean distclean
+.PHONY: help report evidence test plan compare notebook verify bench gpu-check lab lock clean distclean
 
 help:
 	@echo "make report  [PROFILE=small] [CORPUS=folder]   train, execute the notebooks, write the HTML report"
+	@echo "make evidence                                  train what evidence/ lacks (PROFILE=evidence itself trains nothing)"
 	@echo "make test    [SLOW=1]                          all tests, but for those that take minutes, or with them too"
 	@echo "make plan    [PROFILE=small] [CORPUS] [GPU]    what a report would train, and for how long"
 	@echo "make notebook NAME=03_extrapolation [PROFILE]  one notebook, with the runs that it needs"
@@ -49,7 +54,7 @@ help:
 	@echo "CORPUS    a folder of your own text, one subfolder a domain (.txt, .jsonl, .parquet)"
 	@echo "GPU       hours on one by name, for instance h100"
 	@echo "ENGINE    ray: report, notebook and compare train on the machines of RAY_ADDRESS (docs/many_machines.md)"
-	@echo "PYTHON    Python 3.11 to 3.13 that .venv is made from; ARGS: more options of python -m suite"
+	@echo "PYTHON    Python 3.11 to 3.13 that .venv is made from; ARGS: more options of python -m suite, read by a shell"
 	@echo "The report is outputs/PROFILE/report/index.html; python -m suite runs list: what was trained."
 
 $(STAMP): requirements.lock pyproject.toml
@@ -59,21 +64,24 @@ $(STAMP)-%: requirements-test.lock $(STAMP)
 	@$(CHOOSE); "$$python" -I tools/bootstrap.py $*
 
 report: $(TRAINS)
-	@$(SUITE) report $(GIVEN) $(WHERE)
+	@$(SUITE) report $(WHAT) $(WHERE)
+
+evidence: $(TRAINS)
+	@$(SUITE) evidence $(WHERE) $(ARGS)
 
 plan: $(STAMP)
-	@$(SUITE) plan $(GIVEN) $(if $(GPU),--gpu "$(GPU)")
+	@$(SUITE) plan $(WHAT) $${GPU:+--gpu "$$GPU"}
 
 notebook: $(TRAINS)
 	@$(if $(NAME),,echo "NAME is missing: make notebook NAME=03_extrapolation" >&2; exit 2;) \
-	$(SUITE) notebook "$(NAME)" $(GIVEN) $(WHERE)
+	$(SUITE) notebook "$$NAME" $(WHAT) $(WHERE)
 
 compare: $(TRAINS)
 	@$(if $(PATTERN),,echo "PATTERN is missing: make compare PATTERN=scaled_base" >&2; exit 2;) \
-	$(SUITE) compare "$(PATTERN)" $(GIVEN) $(WHERE)
+	$(SUITE) compare "$$PATTERN" $(WHAT) $(WHERE)
 
 verify: $(STAMP)
-	@$(SUITE) verify $(RUN) $(GIVEN)
+	@$(SUITE) verify $${RUN:+"$$RUN"} $(WHAT)
 
 bench: $(STAMP)
 	@$(SUITE) bench $(ARGS)

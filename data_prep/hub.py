@@ -7,7 +7,6 @@ files of `owner/name` in `folder/owner/name`, as `hf download --repo-type datase
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 import yaml
 
 from lib.errors import SuiteError
+from lib.paths import named_by
 
 SUFFIXES = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".txt": "text"}     # the reader of `datasets`
 SPLITS = ("train", "validation", "valid", "test")
@@ -112,8 +112,8 @@ def subsets(wanted: HubSet) -> list[str]:
 
 
 def put_there(wanted: HubSet) -> Path | None:
-    folder = Path(os.environ.get("SUITE_HUB", "")).expanduser() / wanted.path
-    return folder if os.environ.get("SUITE_HUB") and folder.is_dir() else None
+    hub = named_by("SUITE_HUB")
+    return hub / wanted.path if hub and (hub / wanted.path).is_dir() else None
 
 
 def copy_of(wanted: HubSet) -> Path | None:

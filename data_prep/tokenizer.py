@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lib.data import load_tokenizer
 from lib.errors import SuiteError
+from lib.paths import ROOT, named_by
 
 SAMPLE = 2_000_000        # bytes of each domain's training split; more changes the pieces of a small vocabulary little
 END = "<|endoftext|>"     # ends every document; number 0 of the suite's own pieces
@@ -44,7 +45,7 @@ def named(name: str) -> Tokenizer:
 
     Raises what the hub and the network raise, and a SuiteError where a file is no tokeniser or has no end of a text.
     """
-    places = [Path(name).expanduser(), Path(os.environ.get("SUITE_HUB", "")).expanduser() / name]
+    places = [Path(os.path.expanduser(name)), (named_by("SUITE_HUB") or ROOT) / name]
     file = next((path for place in places for path in (place, place / "tokenizer.json") if path.is_file()), None)
     if file is None:
         import huggingface_hub

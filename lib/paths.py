@@ -9,11 +9,17 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 PROFILES = ROOT / "profiles"
 PUBLISHED = ROOT / "suite" / "published"
+EVIDENCE = ROOT / "evidence"
+
+
+def named_by(variable: str) -> Path | None:
+    """The folder that an environment variable names; a relative one lies in the repository, for every process alike."""
+    return ROOT / os.path.expanduser(os.environ[variable]) if os.environ.get(variable) else None
 
 
 def outputs() -> Path:
     """Folder of all that is generated; `SUITE_OUTPUTS` moves it (tests do)."""
-    return Path(os.environ.get("SUITE_OUTPUTS", ROOT / "outputs"))
+    return named_by("SUITE_OUTPUTS") or ROOT / "outputs"
 
 
 def profile_outputs(profile: str) -> Path:

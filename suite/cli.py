@@ -44,8 +44,16 @@ Gpus = Annotated[float | None, Option("--run-gpus", metavar="G",
 @app.command()
 def report(profile: ProfileName = "small", corpus: Folder = "", engine: Where = "local", run_cpus: Cpus = None,
            run_gpus: Gpus = None) -> int:
-    """Train, execute the notebooks and write the page, as far as anything changed."""
+    """Train, execute the notebooks and write the page, as far as anything changed. Profile evidence trains nothing: its
+    runs ship with the suite."""
     return up_to_date(notebook_names(), profile, corpus, engine, run_cpus, run_gpus)
+
+
+@app.command("evidence")
+def train_evidence(engine: Where = "local", run_cpus: Cpus = None, run_gpus: Gpus = None) -> int:
+    """Train what evidence/ lacks of its profile, write it there, and bring the report up to date."""
+    from suite.run import evidence
+    return up_to_date(notebook_names(), evidence.PROFILE, "", engine, run_cpus, run_gpus, trains=True)
 
 
 @app.command()
@@ -172,12 +180,14 @@ def hosts_of(engine: Engine, cpus: int | None, gpus: float | None) -> Hosts | No
     return None
 
 
-def up_to_date(names: list[str], profile: str, folder: str, *where: Any) -> int:
+def up_to_date(names: list[str], profile: str, folder: str, *where: Any, trains: bool = False) -> int:
+    """Bring these notebooks and the page up to date. trains: also where runs ship with the suite."""
     from lib.text import duration
     from suite.pipeline import Pipeline
+    from suite.run.evidence import shipped
     from suite.settings.progress import display
     started, hosts, here = time.monotonic(), hosts_of(*where), Path.cwd()
-    pipeline = Pipeline(*profiles.opened(profile, folder), display(), hosts)
+    pipeline = Pipeline(*profiles.opened(profile, folder), display(), hosts, trains or not shipped(profile, folder))
     page = paths.report(profile) / "index.html"
     page = page.relative_to(here) if page.is_relative_to(here) else page
     if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or pipeline.page_is_fresh()):

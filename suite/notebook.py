@@ -161,12 +161,14 @@ class Notebook:
 
     def correction(self, chosen: Sequence[ledger.Judgement]) -> str:
         """What Holm's correction counts here, where a number has one."""
-        if all(own.p is None for own in chosen):
+        documents = {own.claim.document for own in chosen if own.p is not None} - {"audit"}
+        if not documents:
             return ""
-        count = sum(own.p is not None for own in self.judgements.values())
+        count = sum(own.p is not None for own in self.judgements.values() if own.claim.document in documents)
         waiting = sorted(set(names()) - {self.name, *self.finished})
         later = f"; not counted yet: {', '.join(waiting)}" if waiting else ""
-        return f"\n\n*Holm's correction counts the {count} claims that can be judged now{later}.*"
+        named = " and ".join(sorted(documents))
+        return f"\n\n*Holm's correction counts the {count} claims of {named} that can be judged now{later}.*"
 
     def source(self, *objects: Any, start: str = "", end: str = "") -> None:
         """The code of functions or classes, without docstring, as it stands in its file: from the first line that holds

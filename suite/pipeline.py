@@ -9,7 +9,7 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from lib import paths
@@ -17,10 +17,10 @@ from lib.data import Corpus
 from lib.errors import SuiteError
 from lib.text import duration
 from suite import claims, report
-from suite.experiments.base import Job
+from suite.experiments.base import Job, merged
 from suite.plan.outlook import Planned, outlook, planned
 from suite.report import NotebookStatus
-from suite.run import execute, stamps
+from suite.run import evidence, execute, stamps
 from suite.run.database import Database, claim
 from suite.run.engine import EngineError, Failure, by_need, ensure, with_seeds
 from suite.run.worker import Hosts
@@ -55,8 +55,9 @@ class Waiting:
 class Pipeline:
     """One profile with one corpus. `status` is what the page says of every notebook."""
 
-    def __init__(self, profile: Profile, corpus: Corpus, shown: Display, hosts: Hosts | None = None) -> None:
-        self.profile, self.corpus, self.shown, self.hosts = profile, corpus, shown, hosts
+    def __init__(self, profile: Profile, corpus: Corpus, shown: Display, hosts: Hosts | None = None,
+                 trains: bool = True) -> None:
+        self.profile, self.corpus, self.shown, self.hosts, self.trains = profile, corpus, shown, hosts, trains
         self.stamps = {name: stamps.stamp(profile.name, name, corpus.fingerprint) for name in notebook_names()}
         self.status = {name: NotebookStatus("fresh" if self.fresh(name) else "waiting") for name in self.stamps}
         self.ready: queue.Queue[Planned | None] = queue.Queue()
@@ -78,8 +79,12 @@ class Pipeline:
                 raise
             except Exception:                          # an error of this experiment's code: the others go on
                 self.fail(name, traceback.format_exc())
+        if evidence.shipped(self.profile.name, self.profile.corpus.folder):
+            with closing(Database(self.profile.name, self.corpus)) as database:
+                entered = evidence.enter(database, merged(job for plan in plans for job in plan.jobs))
+            self.shown.note(f"{len(entered)} runs of evidence/ are entered as they ship")
         view = outlook(plans, self.profile, self.corpus)
-        if not view.nothing_to_do:
+        if not view.nothing_to_do and self.trains:
             elsewhere = "\nthese are times of this machine; those of the cluster show as its runs train"
             self.shown.note(view.text() + elsewhere * bool(self.hosts))
         thread = threading.Thread(target=self.execute_all, daemon=True)
@@ -108,9 +113,18 @@ class Pipeline:
         for notebook in waiting:
             if not notebook.jobs and not notebook.plan.alone:
                 self.hand_on(notebook)
+        if not self.trains:
+            for notebook in [own for own in waiting if own.jobs]:
+                waiting.remove(notebook)
+                self.fail(notebook.plan.notebook, f"{len(notebook.jobs)} of its runs are not in evidence/; train them "
+                                                  "with: make evidence")
+            jobs = []
         with suppress(EngineError):                    # each notebook that lacks a run says which, and why
             ensure(jobs, self.profile.name, self.corpus, self.profile.workers, on_news, shown=self.shown,
                    further=lambda seeds: self.order_of_further(seeds, jobs), hosts=self.hosts)
+        if evidence.shipped(self.profile.name, self.profile.corpus.folder):
+            written = [evidence.write(database, job) for job in merged(jobs)]
+            self.shown.note(f"{sum(path is not None for path in written)} runs are new in evidence/")
         for notebook in waiting:
             assert not notebook.jobs, f"{notebook.plan.notebook} waits for runs that nobody makes"
             if notebook.plan.alone:

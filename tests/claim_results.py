@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -18,6 +19,7 @@ from suite.experiments import names
 from suite.experiments.base import Job
 from suite.settings import profiles
 from suite.study.frames import stack_of
+from suite.study.stats import Noise
 
 ITEMS = 60
 TOKENS, BLOCK = 8192, 32        # held-out tokens of a domain, and how many share their noise
@@ -25,7 +27,7 @@ TOKENS, BLOCK = 8192, 32        # held-out tokens of a domain, and how many shar
 
 class ClaimDatabase(MadeUpDatabase):
     """The same answers for all models unless a test says otherwise, by job: `right` (share), `alpha` (added to its
-    start), `slope` (nats by which another alpha changes the loss), `far` (share of influence from far tokens), `speed`,
+    start), `slope` (nats by which another alpha changes the loss), `far` (share of influence from far tokens),
     `size`, `at` (nats by bin of recurrence)."""
 
     def __init__(self, loss: Callable[[Job, int, str], float] = lambda job, length, variant: 3.0, *, noise: float = 0.1,
@@ -79,8 +81,7 @@ class ClaimDatabase(MadeUpDatabase):
         rows = pd.DataFrame(more, columns=["measure", "value", "variant", "layer"]).astype({"layer": "Int64"})
         rows = rows.reindex(columns=frame.columns).assign(run=frame["run"].iloc[0], split="")
         found = pd.concat([frame, rows.astype(frame.dtypes)], ignore_index=True) if more else frame
-        return found.assign(run_tokens_per_s=self.number("speed", job, 1000.0),
-                            parameters=self.number("size", job, 1000 + layers * bool(stack.learned)))
+        return found.assign(parameters=self.number("size", job, 1000 + layers * bool(stack.learned)))
 
 
 def one(name: str, value: Any, other: Any = 3.0) -> Callable[..., Any]:
@@ -97,11 +98,12 @@ def small(**changes: dict[str, Any]) -> profiles.Profile:
 
 
 def judged(database: Any, profile: str | profiles.Profile = "small", claims: Sequence[Claim] = (),
-           finished: Sequence[str] | None = None) -> dict[str, Judgement]:
-    """Verdicts by id, from made-up results."""
+           finished: Sequence[str] | None = None, noise: Noise | None = Noise(1e-9, 100)) -> dict[str, Judgement]:
+    """Verdicts by id, from made-up results. noise: of the seeds, which the results of one seed do not show; None: what
+    the profile's replicated models show."""
     profile = profiles.load(profile) if isinstance(profile, str) else profile
     done = names() if finished is None else finished
-    with mock.patch("gc.collect"):            # statsmodels' correction calls it, which takes longer than all the rest
+    with mock.patch.object(Evidence, "noise", return_value=noise) if noise else nullcontext():
         found = judge_from(claims or load(), lambda name: Evidence(profile, name, done, lambda: database))
     return {own.claim.id: own for own in found}
 

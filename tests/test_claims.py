@@ -24,6 +24,7 @@ from lib.config import Metric, TrainConfig
 from lib.errors import SuiteError
 from lib.patterns import build
 from lib.patterns.learned import alpha_of
+from suite.bench.rows import Row
 from suite.claims import Claim, Judgement, as_json, judge, load
 from suite.claims.ledger import DOCUMENTS, LEDGER, Call
 from suite.claims.measures import Measure, Part, known
@@ -36,6 +37,7 @@ from suite.notebook import Notebook, source_of
 from suite.report import ledger
 from suite.run.database import Database, Facts
 from suite.settings import profiles
+from suite.study import comparisons
 from suite.study.findings.learned_alpha import travel
 from suite.study.frames import NotTested, Study
 from suite.study.stats import Interval
@@ -53,13 +55,13 @@ def test_when_the_ledger_is_read_then_it_has_the_documents_every_row_of_the_audi
     assert len(CLAIMS) >= 45 and len(ENTRIES) == len(CLAIMS)
     assert {claim.document for claim in CLAIMS.values()} == set(DOCUMENTS)
     rows = {int(number) for name in CLAIMS for number in re.findall(r"^audit-(\d\d)", name)}
-    assert rows == set(range(1, 26))
+    assert rows == set(range(1, 28))
     for claim in CLAIMS.values():
         assert claim.statement.endswith(".") and claim.comparison.endswith("."), claim.id
         assert claim.rule.startswith(f"Supported if {'' if claim.exact else 'the effect is '}")
         words = KINDS[claim.supported_if.kind].format(**vars(claim.supported_if))
         assert words in claim.rule and "contradicted" in claim.rule
-        assert ("no interval" in claim.rule) == (claim.exact or claim.measure.kind.by_run)
+        assert ("no interval" in claim.rule) == claim.exact
 
 
 def test_when_a_claim_names_a_section_then_the_notebook_has_that_heading():
@@ -195,11 +197,13 @@ def test_when_many_are_judged_then_holm_leaves_undecided_what_one_interval_would
     assert verdicts(near, exact=[1.0] * 50)[0].verdict == "supported"            # exact numbers are no tries
 
 
-def test_when_seeds_are_few_then_the_sentence_says_so_and_a_plain_number_has_no_interval():
-    one_seed, three, plain, exact = verdicts(*(Interval(-1, -2, -0.5, 9, n) for n in (1, 3)), -1.0, exact=[-1.0])
-    assert ", one seed." in one_seed.sentence and "seed" not in three.sentence
-    assert (one_seed.seeds, three.seeds) == (1, 3)
-    assert plain.low is None and "without an interval" in plain.sentence and "interval" not in exact.sentence
+def test_when_seeds_are_few_then_the_sentence_says_so_and_nothing_is_decided_without_their_noise():
+    one_seed, three, alone, exact = verdicts(*(Interval(-1, -2, -0.5, 9, n, replicated=n > 0) for n in (1, 3, 0)),
+                                             exact=[-1.0])
+    assert ", one seed" in one_seed.sentence and ", one seed" not in three.sentence
+    assert (one_seed.seeds, three.seeds) == (1, 3) and one_seed.verdict == three.verdict == "supported"
+    assert alone.verdict == "undecided" and "over windows only" in alone.sentence and alone.p is None
+    assert exact.low is None and "interval" not in exact.sentence
 
 
 # One number in four places
@@ -271,7 +275,8 @@ def test_when_results_are_made_up_then_no_measure_fails_at_any_profile_and_json_
                 assert np.isfinite(own.effect) and own.sentence.endswith(".")
                 assert own.claim.exact or own.seeds >= 1 and own.runs
                 assert own.low is None or own.low <= own.effect <= own.high
-    assert tested == set(CLAIMS) - {"audit-14"}, "the matrix tests all but what only the paper's machines know"
+    untested = {"audit-14", "audit-10", "fib-learned-costs-five-times"}      # what notebook 07 measures is not made up
+    assert tested == set(CLAIMS) - untested, "the matrix tests all but what only the paper's machines know"
 
 
 def test_when_measures_and_patterns_are_listed_then_claims_ask_for_each():
@@ -346,8 +351,6 @@ COPIES = {"right": one(RAMP, 0.9, 0.1)}
     ("suite-fast-alpha-moves", {"alpha": one_rate(0.2, 1.0)}, "contradicted", 0.0),
     ("fib-landscape-is-flat", {"slope": lambda job: 0.001}, "supported", 0.004),
     ("fib-landscape-is-flat", {"slope": lambda job: 0.1}, "contradicted", 0.4),
-    ("fib-learned-costs-five-times", {"speed": one(LEARNED, 200.0, 1000.0)}, "supported", 5.0),
-    ("audit-10", {"speed": one(LEARNED, 800.0, 1000.0)}, "contradicted", 1.25),
     ("fib-parameter-matched", {}, "supported", 0.0),
     ("fib-parameter-matched", {"size": one(RAMP, 1007, 1000)}, "contradicted", -8.0),
     ("fib-battery-is-near-chance", {"right": lambda job: 0.9}, "contradicted", 0.65),
@@ -445,11 +448,38 @@ def test_when_three_seeds_are_trained_then_claims_count_them_and_hear_seeds_that
     agreeing, disagreeing, two = found(0.0, [42, 43, 44]), found(0.1, [42, 43, 44]), found(0.1, [42, 43])
     assert (agreeing.verdict, agreeing.seeds, len(agreeing.runs)) == ("supported", 3, 6)
     assert disagreeing.verdict == "undecided" and disagreeing.high - disagreeing.low > 0.2
-    assert two.verdict == "supported" and ", two seeds." in two.sentence
+    assert two.verdict == "supported" and ", two seeds, a new seed would show the opposite sign in " in two.sentence
     moved = {42: 0.01, 43: 0.02, 44: 0.03}
     database = ClaimDatabase(alpha=lambda job: moved.get(job.run.train.seed, 0.0))
     own = verdict_of("fib-alpha-is-inert", database, small(n02={"seeds": list(moved)}))
     assert own.effect == pytest.approx(0.02) and own.low < 0.01 < 0.03 < own.high and own.seeds == 3
+
+
+def test_when_one_seed_is_trained_then_the_noise_of_the_patterns_with_three_decides():
+    """Four patterns of notebook 9 have three seeds at small's recipe; the power law has one."""
+    profile = small(n09={"families": ["fibonacci/linear", "fibonacci/coprime", "dense"], "seeds": [42, 43, 44]},
+                    n01={"seeds": [42, 43, 44]})
+
+    def found(of_seed, profile=profile):
+        def loss(job, *_):
+            rng = np.random.default_rng([job.run.train.seed, len(job.labels.series)])
+            return 3.0 - 0.1 * (job.labels.series == "Power law") + of_seed * rng.normal()
+        name = "suite-power-law-beats-local"
+        return judged(ClaimDatabase(loss, unpaired=0.001), profile, [CLAIMS[name]], noise=None)[name]
+    quiet, loud, alone = found(0.001), found(0.2), found(0.001, "small")
+    assert (quiet.verdict, quiet.seeds, loud.verdict) == ("supported", 1, "undecided")
+    assert quiet.flip < 0.01 < 0.1 < loud.flip and loud.high - loud.low > 10 * (quiet.high - quiet.low)
+    assert alone.verdict == "undecided" and "no seeds to tell its noise by" in alone.sentence
+
+
+@pytest.mark.parametrize("ratio, busy, verdict", [(5.0, 0.0, "supported"), (1.25, 0.0, "contradicted"),
+                                                  (5.0, 0.5, "not tested")])
+def test_when_a_learned_alpha_is_measured_alone_then_its_cost_is_judged(monkeypatch, ratio, busy, verdict):
+    row = Row("learned_over_fixed", "cpu", "cpu", "forward", 4096, ratio, (ratio - 0.1, ratio + 0.1), 9, busy=busy)
+    shorter = Row("learned_over_fixed", "cpu", "cpu", "forward", 256, 99.0, (98.0, 99.0), 9)
+    monkeypatch.setattr(comparisons, "read", lambda name: [shorter, row])
+    own = verdict_of("fib-learned-costs-five-times", ClaimDatabase())
+    assert own.verdict == verdict and (own.effect == ratio or "50% of the cores" in own.sentence)
 
 
 def test_when_two_models_have_different_seeds_then_those_of_both_are_compared():

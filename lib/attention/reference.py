@@ -50,7 +50,7 @@ def _learned(call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slop
     keys, i, rungs = call.keys, torch.arange(T, device=q.device), {}
     for f in keys.base:
         d = call.alpha.to(q) * f
-        if round(d.item()) > keys.window and math.floor(d.item()) < T:
+        if keys.window < math.floor(d.item()) < T:
             rungs.setdefault(math.floor(d.item()), d)
     distances = [*torch.arange(keys.window + 1).to(q), *rungs.values()]
     nearer = [*range(keys.window + 1), *rungs]

@@ -19,16 +19,16 @@ def alpha_of(theta: float) -> float:
 def fractional_rungs(base: tuple[int, ...], window: int, alpha: float, length: int) -> list[tuple[int, float, int]]:
     """Rungs that exist at `alpha`: `(lo, t, f)` with `alpha * f = lo + t`, `0 <= t < 1`, in the order of the base.
 
-    Key and value of the rung are `(1 - t) * x[i - lo] + t * x[max(i - lo - 1, 0)]` for queries `i >= lo`. Dropped are
-    rungs with `round(alpha * f) <= window` (half to even), repeats of `lo`, and rungs with `lo > length - 1`. Raises
-    `SuiteError` for an alpha outside [0.5, 1.5].
+    Key and value of the rung are `(1 - t) * x[i - lo] + t * x[max(i - lo - 1, 0)]` for queries `i >= lo`. As in
+    the published code (audit row 27), dropped are rungs whose `lo` the window or an earlier rung has taken, and those
+    with `lo > length - 1`. Raises `SuiteError` for an alpha outside [0.5, 1.5].
     """
     require(0.5 <= alpha <= 1.5, "alpha", alpha, "a number from 0.5 to 1.5")
     rungs: dict[int, tuple[int, float, int]] = {}
     for f in base:
         distance = alpha * f
         lo = math.floor(distance)
-        if round(distance) > window and lo <= length - 1:
+        if window < lo <= length - 1:
             rungs.setdefault(lo, (lo, distance - lo, f))
     return list(rungs.values())
 

@@ -1,8 +1,10 @@
-"""Bases of rungs and the schedules that scale them, in exact arithmetic. Source: Fibonacci document, section 3."""
+"""Bases of rungs and the schedules that scale them. Source: Fibonacci document, section 3.
+
+alpha is a double, as in the published code: some distances `round(alpha * f)` lie at a half (audit row 26).
+"""
 
 import math
 from bisect import bisect
-from fractions import Fraction
 from typing import Literal
 
 import numpy as np
@@ -33,7 +35,7 @@ def matched_pow2(count: int) -> tuple[int, ...]:
 
 
 def base_rungs(base: str, count: int, length: int) -> tuple[int, ...]:
-    """Rungs of a base at `length` tokens. `pow2`, the paper's control, has as many as fit: 1, 2, 4, … <= length - 1."""
+    """Rungs of a base at `length` tokens. `pow2`, the paper's control, has as many as fit: 1, 2, 4, ... < length."""
     if base == "fibonacci":
         return fibonacci(count)
     return matched_pow2(count) if base == "matched_pow2" else tuple(1 << n for n in range((length - 1).bit_length()))
@@ -47,10 +49,10 @@ def coprime_stride(layers: int) -> int:
     return strides[-1]
 
 
-def schedule_alphas(schedule: str, layers: int, seed: int = 0) -> tuple[Fraction, ...]:
-    """alpha of each layer, exactly: 1, or the ramp `1/2 + l/(L-1)` in the order of the schedule; 1 where L = 1."""
+def schedule_alphas(schedule: str, layers: int, seed: int = 0) -> tuple[float, ...]:
+    """alpha of each layer: 1, or the ramp `0.5 + l / (L - 1)` in the order of the schedule; 1 where L = 1."""
     if schedule == "fixed" or layers == 1:
-        return (Fraction(1),) * layers
+        return (1.0,) * layers
     order = list(range(layers))
     if schedule == "coprime":
         stride = coprime_stride(layers)
@@ -59,4 +61,4 @@ def schedule_alphas(schedule: str, layers: int, seed: int = 0) -> tuple[Fraction
         order.reverse()
     elif schedule == "permuted":
         order = np.random.default_rng(seed).permutation(layers).tolist()
-    return tuple(Fraction(1, 2) + Fraction(step, layers - 1) for step in order)
+    return tuple(0.5 + step / (layers - 1) for step in order)

@@ -1,7 +1,6 @@
 """Scaled base: a window and the rungs `alpha * f` of a base, alpha by layer. Source: Fibonacci document, section 3."""
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 from lib.patterns.kinds import Count, Positive, Windowed
 from lib.patterns.rungs import Base, Schedule, base_rungs, schedule_alphas
@@ -30,22 +29,21 @@ class ScaledBase(Windowed):
         _ = self.alphas
 
     @property
-    def alphas(self) -> tuple[Fraction, ...]:
+    def alphas(self) -> tuple[float, ...]:
         return schedule_alphas(self.schedule, self.layers, self.seed)
 
     def far(self, layer, length, head):
         frozen, alpha = self.trained_length or length, self.alphas[layer]
-        scaled = (round(alpha * f) for f in base_rungs(self.base, self.rungs, frozen))      # a Fraction: half to even
+        scaled = (round(alpha * f) for f in base_rungs(self.base, self.rungs, frozen))      # half to even
         return [d for d in scaled if self.widths[layer][head] < d <= frozen - 1]
 
     def attends(self, i, j, layer, length, head):
-        # d is alpha * f = p f / q rounded half to even where |2 p f - 2 q d| < q, or = q and d is even
+        # d is alpha * f rounded half to even where |alpha f - d| < 1/2, or = 1/2 and d is even; the difference is exact
         d, frozen = abs(i - j), self.trained_length or length
-        p, q = self.alphas[layer].as_integer_ratio()
         near, rung = d <= self.widths[layer][head], d < 0
         for f in base_rungs(self.base, self.rungs, frozen):
-            error = abs(2 * p * f - 2 * q * d)
-            rung = rung | (error < q) | ((error == q) & (d % 2 == 0))
+            error = abs(self.alphas[layer] * f - d)
+            rung = rung | (error < 0.5) | ((error == 0.5) & (d % 2 == 0))
         return near | (rung & (d <= frozen - 1))
 
     shown = [dict(window=2, rungs=8), dict(window=2, rungs=8, schedule="linear", layers=4),

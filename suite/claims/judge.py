@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -15,14 +14,14 @@ import pandas as pd
 from lib.data import Corpus
 from suite.claims.ledger import Claim, load
 from suite.claims.region import decide
-from suite.experiments import experiment
 from suite.experiments.base import Job, Parameters
 from suite.run.database import Database
 from suite.settings.profiles import Profile
-from suite.study.frames import NotTested, Study
+from suite.study.frames import NotTested, Study, plans
 from suite.study.stats import LEVEL, Interval, holm, seed_words
 
-COLUMNS = ("identifier", "document", "statement", "verdict", "effect", "low", "high", "unit", "p", "seeds", "runs")
+COLUMNS = ("identifier", "document", "statement", "verdict", "effect", "low", "high", "unit", "p", "flip", "seeds",
+           "runs")
 
 
 class Evidence(Study):
@@ -38,9 +37,7 @@ class Evidence(Study):
 
     @cached_property
     def jobs(self) -> list[Job]:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="christoffel")        # the notebook says it
-            return experiment(self.name).plan(self.parameters, self.profile)
+        return plans(self.profile)[self.name]
 
     @property
     def database(self) -> Any:
@@ -58,7 +55,8 @@ class Judgement:
     effect: float | None = None
     low: float | None = None            # 95 % interval; None: there is none
     high: float | None = None
-    p: float | None = None              # Holm-adjusted over the ledger
+    p: float | None = None              # Holm-adjusted over the claims of its document
+    flip: float | None = None           # how likely a new seed shows the opposite side; None: no run in it
     seeds: int = 0                      # training runs a model behind the number, the fewest; 0: no run needed
     runs: tuple[str, ...] = ()          # fingerprints
 
@@ -74,8 +72,12 @@ def judge_from(claims: Sequence[Claim], study: Callable[[str], Study]) -> list[J
     """The same from any claims and the studies of their notebooks by name."""
     of = cache(study)
     found = [ask(claim, of) for claim in claims]
-    adjusted = iter(holm([own.p for own in found if own.p is not None]))
-    return [own if own.p is None else corrected(own, next(adjusted)) for own in found]
+    family: dict[str, list[float]] = {}
+    for own in found:
+        if own.p is not None:
+            family.setdefault(own.claim.document, []).append(own.p)
+    adjusted = {document: iter(p if document == "audit" else holm(p)) for document, p in family.items()}
+    return [own if own.p is None else corrected(own, next(adjusted[own.claim.document])) for own in found]
 
 
 def ask(claim: Claim, of: Callable[[str], Study]) -> Judgement:
@@ -101,18 +103,23 @@ def ask(claim: Claim, of: Callable[[str], Study]) -> Judgement:
         width = own.high - own.low
         digits = next((n for n in range(2, 6) if width * 10 ** n >= 10), 6) if width > 0 else 4
         sentence = f"{parts[at].what}{which}: {own.text(digits)} {claim.unit}".strip()
-        return Judgement(claim, verdict, sentence, own.estimate, own.low, own.high, p, seeds, runs)
+        if not all(part.value.replicated for part in parts):
+            sentence = f"{sentence}, over windows only: {seed_words(seeds)}, and no seeds to tell its noise by."
+            return Judgement(claim, "undecided", sentence, own.estimate, own.low, own.high, seeds=seeds, runs=runs)
+        flip = own.flip(min(region.boundaries(), key=lambda end: abs(end - own.estimate))) if runs else None
+        return Judgement(claim, verdict, sentence, own.estimate, own.low, own.high, p, flip, seeds, runs)
     worst = max(parts, key=lambda part: region.excess(part.estimate))
     verdict = "supported" if all(region.contains(part.estimate) for part in parts) else "contradicted"
-    number = f"{worst.estimate:.4g} {claim.unit}".strip()
-    said = ", ".join(filter(None, (number, "" if claim.exact else "without an interval", seed_words(seeds))))
-    return Judgement(claim, verdict, f"{worst.what}{which}: {said}.", worst.estimate, seeds=seeds, runs=runs)
+    said = f"{worst.what}{which}: {worst.estimate:.4g} {claim.unit}".strip()
+    return Judgement(claim, verdict, f"{said}.", worst.estimate, seeds=seeds, runs=runs)
 
 
 def corrected(own: Judgement, p: float) -> Judgement:
     """The judgement with Holm's p value: the side that the intervals are on counts if p stays small."""
     said = f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
-    sentence = ", ".join(filter(None, (own.sentence, f"{said} after Holm's correction", seed_words(own.seeds))))
+    said += " after Holm's correction" * (own.claim.document != "audit")
+    turned = "" if own.flip is None else f"a new seed would show the opposite sign in {own.flip:.0%} of cases"
+    sentence = ", ".join(filter(None, (own.sentence, said, seed_words(own.seeds), turned)))
     return replace(own, p=p, verdict=own.verdict if p < 1 - LEVEL else "undecided", sentence=f"{sentence}.")
 
 
@@ -120,7 +127,7 @@ def as_json(judgements: Sequence[Judgement]) -> list[dict[str, Any]]:
     """The judgements for ledger.json: plain values, one object a claim."""
     return [{"identifier": claim.id, "document": claim.document, "statement": claim.statement, "verdict": own.verdict,
              "effect": own.effect, "interval": None if own.low is None else [own.low, own.high], "unit": claim.unit,
-             "p": own.p, "seeds": own.seeds, "runs": list(own.runs),
+             "p": own.p, "flip": own.flip, "seeds": own.seeds, "runs": list(own.runs),
              "published": claim.published.value if claim.published else None,
              "published_source": claim.published.source if claim.published else None, "rule": claim.rule,
              "notebook": claim.notebook, "section": claim.section, "sentence": own.sentence}

@@ -17,7 +17,7 @@ from suite.claims.region import Region
 from suite.settings.parameters import Strict, checked, notebook_names
 from suite.settings.profiles import StrictLoader
 from suite.study.frames import Study
-from suite.study.stats import ENOUGH_SEEDS, LEVEL
+from suite.study.stats import LEVEL
 
 LEDGER = Path(__file__).with_name("ledger.yaml")
 # Short and long names of the documents, in the order of the page.
@@ -96,10 +96,9 @@ class Claim(Strict):
             return f"Supported if {whose} {where}, else contradicted; it is exact, so there is no interval."
         what, other, again = (("every comparison's", "of one of them ", " after a correction for their number")
                               if measure.every else ("its", "", ""))
-        few = f" With fewer than {ENOUGH_SEEDS} seeds there is no interval, and the mean decides."
         return (f"Supported if the effect is {where}: {what} whole {100 * LEVEL:.0f} % interval, with "
-                f"p < {1 - LEVEL:.2g} after Holm's correction over the ledger; contradicted if the whole interval "
-                f"{other}lies outside, with the same p{again}; else undecided.{few if measure.by_run else ''}")
+                f"p < {1 - LEVEL:.2g} after Holm's correction over its document; contradicted if the whole interval "
+                f"{other}lies outside, with the same p{again}; else undecided.")
 
 
 @cache

@@ -4,12 +4,11 @@ from lib.errors import SuiteError, one_of, require
 from lib.patterns import Pattern
 from lib.patterns.matching import match_edges
 from suite.experiments import base
-from suite.experiments.common import (CONTROLS, DENSE, RAMP, Described, Recipe, equal_edges, spec_of,
+from suite.experiments.common import (CONTROLS, DENSE, RAMP, TOLERANCE, Described, Recipe, equal_edges, spec_of,
                                       split_model, title)
 from suite.settings.parameters import Parameters
 from suite.settings.profiles import Profile
 
-TOLERANCE = 0.01
 FAR = ("power_law", "christoffel")
 LITERATURE = {"sparse_fixed": "Sparse Transformer, fixed", "sparse_strided": "Sparse Transformer, strided",
               "log_sparse": "LogSparse", "longformer": "Longformer", "bigbird": "BigBird", "longnet": "LongNet",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # How `Labels.setting` writes the labels that tell models of one series apart, in this order.
 SETTING = {"task": "{}", "depth": "depth {}", "distance": "distance {}", "sigma": "sigma={:g}", "budget": "B={}",
            "word": "{}", "width": "d_model {}", "theta_lr": "theta rate x{:g}", "other_length": "T={}",
-           "share": "{:g} of the tokens"}
+           "share": "{:g} times the tokens"}
 OF_TEXT = ("sigma", "budget", "word")           # models of a task are told apart by their series instead
 
 

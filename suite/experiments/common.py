@@ -4,7 +4,8 @@ Experiments that ask for the same model get the same `RunConfig`, so that it is 
 """
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
@@ -23,6 +24,8 @@ SCHEDULES = {"fixed": "fixed", "linear": "linear ramp", "coprime": "coprime ramp
              "blurred": "learned with a blur", "blurred_ramp": "learned with a blur from the ramp"}
 CONTROLS = {"local": "Local window", "random_offsets": "Random offsets", "random_keys": "Random keys",
             "strided": "Fixed stride"}
+TOLERANCE = 0.01            # of equal pairs, a fraction
+DRAW = 1000                 # from the seed of a draw to that of the next one of the same run
 OFFLINE = ("docs", "code", "stories", "math")       # domains of the offline corpus
 DENSE: Described = (PatternSpec.of("dense"), {"series": "Dense", "role": "baseline"})
 RAMP = "fibonacci/linear"                           # the model whose attended pairs most controls have
@@ -85,8 +88,9 @@ class Recipe:
         return train if self.parameters.tokens == 0 else shortened(train, self.parameters.tokens)
 
     def run(self, spec: PatternSpec, seed: int, **train: Any) -> RunConfig:
-        """A language model with the pattern `spec`; `train` changes single fields."""
-        return RunConfig(spec, self.model, self.train(seed, **train), self.data)
+        """A language model with the pattern `spec`, drawn by the run's seed; `train` changes single fields."""
+        return RunConfig(drawn_by(seed, spec, self.pattern, self.length), self.model, self.train(seed, **train),
+                         self.data)
 
     def jobs(self, models: Sequence[Described], *evaluations: Evaluation, seeds: Sequence[int] = ()) -> list[Job]:
         """Each model at each seed (the notebook's); its rate of theta is what its labels say."""
@@ -147,8 +151,9 @@ class TinyModel:
         train = TrainConfig(steps=self.steps, batch=self.batch, length=self.length, lr=self.lr, precision="fp32",
                             warmup=min(50, self.steps // 4), eval_every=0,
                             theta_lr=labels.get("theta_lr", 1.0))
-        return [Job.of(RunConfig(spec, sizes, dataclasses.replace(train, seed=seed), data), ACCURACY, *evaluations,
-                       **labels) for seed in seeds]
+        return [Job.of(RunConfig(drawn_by(seed, spec, self.pattern, self.length), sizes,
+                                 dataclasses.replace(train, seed=seed), data), ACCURACY, *evaluations, **labels)
+                for seed in seeds]
 
     def pattern(self, spec: PatternSpec) -> Pattern:
         return build(spec.name, layers=self.layers, heads=2, **dict(spec.parameters))
@@ -156,6 +161,17 @@ class TinyModel:
     def mask(self, name: str, like: PatternSpec, window: int) -> Described:
         """Dense attention, or the comparator `name` with the attended pairs of `like` at the task's length."""
         return DENSE if name == "dense" else equal_edges(name, self.pattern(like), self.length, window)
+
+
+def drawn_by(seed: int, spec: PatternSpec, pattern: Callable[[PatternSpec], Pattern], length: int) -> PatternSpec:
+    """A pattern that is drawn at random, with a draw of the run's seed that has the attended pairs of `spec` (within
+    0.1 %; draws that have not are drawn anew); any other pattern as it is."""
+    own, drawn = dict(spec.parameters), pattern(spec)
+    if not hasattr(drawn, "seed") or (spec.name == "scaled_base" and own.get("schedule") != "permuted"):
+        return spec
+    pairs = drawn.pairs(length)
+    draws = (PatternSpec.of(spec.name, **own | {"seed": seed + DRAW * n}) for n in itertools.count())
+    return next(draw for draw in draws if abs(pattern(draw).pairs(length) - pairs) <= 0.001 * pairs)
 
 
 def equal_edges(name: str, like: Pattern, length: int, window: int | None = None, **labels: Any) -> Described:
@@ -169,12 +185,12 @@ def equal_edges(name: str, like: Pattern, length: int, window: int | None = None
 
 
 def shortened(train: TrainConfig, tokens: int) -> TrainConfig:
-    """The recipe for about `tokens` training tokens: whole steps, and no more warm-up than steps."""
+    """The recipe for about `tokens` training tokens: whole steps, and the same share of them as warm-up."""
     a_step = train.batch * train.length
     require(tokens >= a_step, "tokens", tokens,
             f"at least one step of {a_step} tokens, or 0 for the profile's {train.tokens}")
     steps = round(tokens / a_step)
-    return dataclasses.replace(train, steps=steps, warmup=min(train.warmup, steps // 2))
+    return dataclasses.replace(train, steps=steps, warmup=round(train.warmup * steps / train.steps))
 
 
 def split_model(model: str) -> tuple[str, str]:

@@ -22,7 +22,7 @@ class LongRungs(base.Experiment):
         require(1.0 in parameters.fractions, "fractions", parameters.fractions, "shares of a run, 1.0 among them")
         whole, names = Recipe(parameters, profile), ("local", *parameters.families)
         jobs = [job for seed in parameters.seeds for job in jobs_of(whole, names, seed)]
-        jobs += jobs_of(whole, ("dense", *parameters.others), parameters.seeds[0])
+        jobs += [job for seed in parameters.sweep_seeds for job in jobs_of(whole, ("dense", *parameters.others), seed)]
         shares = sorted({*parameters.fractions, parameters.length_fraction} - {1.0}, reverse=True)
         for seed in parameters.sweep_seeds:
             for share in shares:
@@ -31,20 +31,24 @@ class LongRungs(base.Experiment):
                 other = dataclasses.replace(profile, rungs=rungs_within(length))    # as many rungs as the length holds
                 recipe = whole if length == whole.length else Recipe(parameters, other, tokens_a_window=length)
                 jobs += jobs_of(recipe, names, seed, parameters.length_fraction)
+            for width in parameters.widths:
+                wide = Recipe(parameters, profile, width=width)
+                jobs += jobs_of(wide, ("dense", "local", RAMP), seed, parameters.length_fraction)
         return list(dict.fromkeys(jobs + copy_jobs(parameters)))
 
 
 def jobs_of(recipe: Recipe, names: Sequence[str], seed: int, share: float = 1.0) -> list[base.Job]:
     """Models at equal pairs, trained on a share of the tokens with a whole schedule of its own; whole runs at the
     profile's length are asked for recurrence too."""
-    require(0 < share <= 1, "fractions", share, "above 0, up to 1")
-    more = {"other_length": recipe.tokens_a_window or None, "share": None if share == 1.0 else share}
+    require(share > 0, "fractions", share, "above 0")
+    more = {"other_length": recipe.tokens_a_window or None, "width": recipe.width or None,
+            "share": None if share == 1.0 else share}
     measures = [*recipe.perplexity(), *([recurrence(recipe)] if set(more.values()) == {None} else [])]
     jobs = []
     for name in names:
         spec, labels = DENSE if name == "dense" else at_equal_edges(name, recipe)
         run = recipe.run(spec, seed)
-        if share < 1:
+        if share != 1:
             run = dataclasses.replace(run, train=shortened(run.train, round(share * run.train.tokens)))
         jobs.append(base.Job.of(run, *measures, **labels | more))
     return jobs

@@ -21,6 +21,7 @@ from lib.errors import SuiteError
 from suite.report import summary
 from suite.run.browse import settings
 from suite.run.database import Database
+from suite.run.evidence import shipped
 from suite.settings import profiles
 
 
@@ -76,10 +77,11 @@ class Facts:
         corpora = [Corpus(manifest.parent) for manifest in sorted(paths.corpora().glob("[!.]*/manifest.json"))]
         there = {text.fingerprint: Text(text.fingerprint, text.manifest) for text in corpora}
         wanted = dict.fromkeys(run["data"] for run in runs if run["data"])
-        if gone := [fingerprint for fingerprint in wanted if fingerprint not in there]:
+        gone = [fingerprint for fingerprint in wanted if fingerprint not in there]
+        if gone and not shipped(profile, corpus):
             raise SuiteError(f"no corpus in {paths.corpora()} has the fingerprint {gone[0]} that runs were trained on; "
                              "run the report again, it is built anew")
-        return cls(profile, corpus, table, runs, [there[fingerprint] for fingerprint in wanted])
+        return cls(profile, corpus, table, runs, [there[text] for text in wanted if text in there])
 
     @property
     def description(self) -> str:
@@ -101,6 +103,12 @@ class Facts:
     @property
     def versions(self) -> list[dict[str, str]]:
         return [dict(versions) for versions in dict.fromkeys(tuple(run["versions"].items()) for run in self.runs)]
+
+    @property
+    def elsewhere(self) -> list[str]:
+        """The fingerprints of texts that shipped runs read and that are not on this machine."""
+        here = {text.fingerprint for text in self.texts}
+        return [text for text in dict.fromkeys(run["data"] for run in self.runs if run["data"]) if text not in here]
 
     @property
     def machines(self) -> list[str]:

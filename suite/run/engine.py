@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lib import paths
-from lib.config import RunConfig
+from lib.config import PatternSpec, RunConfig
 from lib.data import Corpus
 from lib.errors import SuiteError
 from lib.text import duration
@@ -290,8 +290,9 @@ def ensure(jobs: Iterable[Job], profile: str, corpus: Corpus | None, workers: in
 # Further seeds
 
 def apart_from_seed(run: RunConfig) -> RunConfig:
-    """The run with seed 0: equal for runs that differ in their seed only."""
-    return replace(run, train=replace(run.train, seed=0))
+    """The run with seed 0, that of its draw too: equal for runs that differ in their seed only."""
+    pattern = PatternSpec.of(run.pattern.name, **{**dict(run.pattern.parameters), "seed": 0})
+    return replace(run, pattern=pattern, train=replace(run.train, seed=0))
 
 
 def replicates(runs: Iterable[RunConfig]) -> dict[RunConfig, int]:

@@ -1,9 +1,9 @@
 """Profiles: the scale at which the suite runs, and what each notebook's parameters differ in. One YAML file each."""
 
 import dataclasses
+import os
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -44,7 +44,7 @@ class ProfileFile(Strict):
     notebooks: dict[str, dict[str, Any]] = {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Profile:
     """One file of profiles/ with a corpus: everything that sets the scale of the experiments."""
     name: str
@@ -98,7 +98,7 @@ def load(name: str, corpus: str = "") -> Profile:
     values = dict(checked(ProfileFile, sections_of(name), f"{name}.yaml", "section"))
     text, train = dict(values["corpus"]), dict(values["train"])
     if corpus:                                                # a folder has domains and pieces of its own
-        text |= {"folder": str(Path(corpus).expanduser().resolve()), "hub": (), "apart": (), "tokenizer": ""}
+        text |= {"folder": os.path.realpath(os.path.expanduser(corpus)), "hub": (), "apart": (), "tokenizer": ""}
         values["mixture"] = {}
     if train["precision"] == "auto":
         train["precision"] = "bf16" if has_bf16() else "fp32"

@@ -6,26 +6,29 @@ context beyond the training length, speed, alphas, accuracies, and the local win
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from lib.config import TrainConfig
 from lib.patterns.learned import alpha_of
+from suite.bench.rows import Row, read
 from suite.experiments.base import Job
 from suite.plan.cost import training_flops
-from suite.study.frames import Model, NotTested, Study, as_table, at_end, longer_minus, row
-from suite.study.stats import (ENOUGH_SEEDS, Interval, Trend, Windows, accuracy, accuracy_difference, fit, linearised,
-                               mean_interval, mean_over_runs, minus)
+from suite.study.frames import Model, NotTested, Numbers, Study, as_table, at_end, longer_minus, row
+from suite.study.stats import (Interval, Noise, Trend, Windows, accuracy, accuracy_difference, fit, linearised,
+                               mean_interval, minus, quantile)
 
 LOCAL = "Local window, equal edges"
 RECOMMENDED = (0.8, 0.85)                       # the power-law document's range of sigma
+BUSY = 0.1                                      # share of the cores that others use: a time measured then is no result
 Pair = tuple[Model, Model]                      # a model and its local window
 
 
-def over_seeds(values: Sequence[float]) -> Interval | float:
-    """A number that each run has one of: with Student's interval from three seeds on, else the plain mean."""
-    return mean_over_runs(values) if len(values) >= ENOUGH_SEEDS else float(np.mean(values))
+def each_run(number: Callable[[Job], float]) -> Numbers:
+    """A number that each run has one of."""
+    return lambda model, seeds: [np.array([[number(model.by_seed[seed])] for seed in seeds])]
 
 
 def recommended(study: Study, budget: int | None = None) -> list[Model]:
@@ -55,21 +58,34 @@ def at_equal_compute(study: Study, model: Model, other: Model) -> Interval:
         curve = next(own for own in (study.curve(job, name) for name in ("nll", "train_loss")) if len(own) > 1)
         steps = curve.index.to_numpy(float)
         return max(0.0, float(np.interp(share * steps[-1], steps, curve.to_numpy(float))) - float(curve.iloc[-1]))
-    falls = np.array([left(theirs) for _, theirs in study.paired(model, other)])
-    return mean_interval([own - falls[:, None] for own in study.differences(model, other)])
+
+    def losses(own: Model, seeds: Sequence[int]) -> Windows:
+        return study.windows(own, seeds=seeds)
+
+    def stopped(own: Model, seeds: Sequence[int]) -> Windows:
+        falls = np.array([left(own.by_seed[seed]) for seed in seeds])
+        return [domain + falls[:, None] for domain in losses(own, seeds)]
+    return study.compared(model, other, losses, stopped)
 
 
-def descent(study: Study, model: Model, other: Model) -> Interval | float:
-    """Training loss averaged over the steps, of `model` minus that of `other` (nats), run by run."""
-    return over_seeds([float(study.curve(a, "train_loss").mean()) - float(study.curve(b, "train_loss").mean())
-                       for a, b in study.paired(model, other)])
+def descent(study: Study, model: Model, other: Model) -> Interval:
+    """Training loss averaged over the steps, of `model` minus that of `other` (nats)."""
+    return study.compared(model, other, each_run(lambda job: float(study.curve(job, "train_loss").mean())))
 
 
-def speed_ratio(study: Study, model: Model, other: Model) -> Interval | float:
-    """Training time of `model` over that of `other` for the same tokens, as they were trained here."""
-    def speed(job: Job) -> float:
-        return float(study.metrics(job)["run_tokens_per_s"].iloc[0])
-    return over_seeds([speed(b) / speed(a) for a, b in study.paired(model, other)])
+def learned_cost(study: Study, passes: str) -> tuple[Row, Interval]:
+    """What a learned alpha costs (`suite.bench.rows`), at the longest length that was measured; and the interval of the
+    median over rounds, from their quartiles as if they were normal."""
+    rows = [row for row in read(study.profile.name) if row.measure == "learned_over_fixed" and row.pass_ == passes
+            and row.ratio is not None and row.backend in ("cpu", "gpu")]
+    if not rows:
+        raise NotTested(f"notebook 07_efficiency has not measured a learned alpha at profile {study.profile.name}")
+    row = max(rows, key=lambda own: own.length)
+    if row.busy is not None and row.busy > BUSY:
+        raise NotTested(f"it was measured while other programs used {row.busy:.0%} of the cores")
+    df = row.rounds - 1
+    half = quantile(df) * 1.253 * (row.spread[1] - row.spread[0]) / 1.349 / row.rounds ** 0.5
+    return row, Interval(row.ratio, row.ratio - half, row.ratio + half, row.rounds, df=df)
 
 
 # Beyond the training length, and by position
@@ -78,16 +94,22 @@ def context_gain(study: Study, model: Model, control: Model, length: int, varian
     """Loss from position T (the training length) on minus that in the half window before, at `length` tokens: of
     `model` minus that of a control which sees no context beyond T, so that what the text itself does there cancels."""
     T = model.length
-    return mean_interval(minus(*(study.differences(model, control, length=length, positions=positions, variant=variant)
-                                 for positions in ((T, length), (T // 2, T)))))
+
+    def gain(own: Model, seeds: Sequence[int], variant: str = "") -> Windows:
+        return minus(*(study.windows(own, length, variant, positions, seeds)
+                       for positions in ((T, length), (T // 2, T))))
+    return study.compared(model, control, partial(gain, variant=variant), gain)
 
 
-def late_gain(study: Study, model: Model, other: Model, early: int, late: int) -> Interval:
-    """What `model` gains over `other`, nats a token, from position `late` on minus before position `early`."""
+def late_gain(study: Study, model: Model, other: Model, first: int = 0) -> Interval:
+    """What `model` gains over `other`, nats a token, in the later half of a window minus in its first positions, or (0)
+    minus before that half, from an eighth on."""
     T = model.length
-    if not early <= late < T:
-        raise NotTested(f"a training window of {T} tokens has no positions from {late} on")
-    return mean_interval(minus(*(study.differences(other, model, positions=at) for at in ((late, T), (0, early)))))
+    early = (0, first) if first else (T // 8, T // 2)
+
+    def gain(own: Model, seeds: Sequence[int]) -> Windows:
+        return minus(*(study.windows(own, positions=positions, seeds=seeds) for positions in ((T // 2, T), early)))
+    return study.compared(other, model, gain)
 
 
 # Learned alpha
@@ -100,11 +122,11 @@ def alphas(study: Study, job: Job) -> list[float]:
     return rows["value"].tolist()
 
 
-def alpha_travel(study: Study, model: Model) -> Interval | float:
+def alpha_travel(study: Study, model: Model) -> Interval:
     """How far training has moved alpha from its start: the layer that moved most, of each run."""
     starts = [alpha_of(theta) for theta in model.pattern.thetas]
-    return over_seeds([max(abs(alpha - start) for alpha, start in zip(alphas(study, job), starts, strict=True))
-                       for job in model.jobs])
+    return study.measured(model, each_run(lambda job: max(
+        abs(alpha - start) for alpha, start in zip(alphas(study, job), starts, strict=True))))
 
 
 def landscape(study: Study, model: Model) -> tuple[np.ndarray, list[str]]:
@@ -125,10 +147,11 @@ def far_influence(study: Study, model: Model, other: Model) -> Interval:
     """Share of the influence on a prediction that comes from far tokens: `model` minus `other`, on the same windows."""
     far = far_from(study, model)
 
-    def share(job: Job) -> np.ndarray:
-        bins, edges = (study.array(job, "gradient_flow", name) for name in ("influence", "edges"))  # (N, Q, bins)
-        return (bins[..., edges[:-1] >= far].sum(axis=-1) / bins.sum(axis=-1)).mean(axis=1)
-    return mean_interval([np.stack([share(a) - share(b) for a, b in study.paired(model, other)])])
+    def shares(own: Model, seeds: Sequence[int]) -> Windows:
+        bins, edges = (study.arrays([own.by_seed[seed] for seed in seeds], "gradient_flow", name)
+                       for name in ("influence", "edges"))                              # (S, N, Q, bins)
+        return [(bins[..., edges[0, :-1] >= far].sum(axis=-1) / bins.sum(axis=-1)).mean(axis=2)]
+    return study.compared(model, other, shares)
 
 
 # Accuracy
@@ -150,7 +173,19 @@ def sequences(study: Study, jobs: Sequence[Job], split: str) -> np.ndarray:
 def task_difference(study: Study, model: Model, other: Model, task: str,
                     answers: Callable[..., np.ndarray] = sequences) -> Interval:
     """Accuracy of `model` minus that of `other`, paired: trained on the task, or asked it (`items`)."""
-    return accuracy_difference(*(answers(study, jobs, task) for jobs in zip(*study.paired(model, other), strict=True)))
+    both = zip(*study.paired(model, other), strict=True)
+    return accuracy_difference(*(answers(study, jobs, task) for jobs in both),
+                               answer_noise(study, model, task, answers, paired=True))
+
+
+def task_accuracy(study: Study, model: Model, task: str, answers: Callable[..., np.ndarray]) -> Interval:
+    """Accuracy of `model`: trained on the task (`sequences`), or asked it (`items`)."""
+    return accuracy(answers(study, model.jobs, task), answer_noise(study, model, task, answers, paired=False))
+
+
+def answer_noise(study: Study, model: Model, task: str, answers: Callable[..., np.ndarray],
+                 paired: bool) -> Noise | None:
+    return study.noise(model, lambda own, seeds: [answers(study, [own.by_seed[seed] for seed in seeds], task)], paired)
 
 
 def task_table(study: Study) -> pd.DataFrame:
@@ -158,7 +193,7 @@ def task_table(study: Study) -> pd.DataFrame:
     rows = []
     for model in [model for model in study.models if not model.text and model.asked("task")]:
         task, window = model.labels.task, f", W={model.labels.window}" if model.labels.window else ""
-        rows.append(row(accuracy(sequences(study, model.jobs, task)), name=model.labels.series + window, group=task,
+        rows.append(row(task_accuracy(study, model, task, sequences), name=model.labels.series + window, group=task,
                         chance=study.value(model.jobs[0], "chance", split=task, length=model.length)))
     return pd.DataFrame(rows).set_index("name") if rows else pd.DataFrame()
 
@@ -182,9 +217,8 @@ def tokens_of(pair: Pair) -> int:
 
 
 def whole(pairs: Sequence[Pair]) -> list[Pair]:
-    """The pairs with the largest token budget."""
-    most = max(map(tokens_of, pairs))
-    return [pair for pair in pairs if tokens_of(pair) == most]
+    """The pairs that are trained on all of the profile's tokens."""
+    return [pair for pair in pairs if pair[0].labels.share is None]
 
 
 def by_tokens(study: Study, series: str, length: int) -> pd.DataFrame:
@@ -212,7 +246,7 @@ def token_trend(study: Study, series: str, length: int) -> Trend | None:
 def at_share(study: Study, series: str, share: float) -> dict[int, Pair]:
     """Pairs by training length, of the runs whose tokens are nearest to this share of a whole run's."""
     pairs = beside_local(study, series)
-    goal = share * max(map(tokens_of, pairs))
+    goal = share * max(map(tokens_of, whole(pairs)))
     nearest = sorted(pairs, key=lambda pair: abs(tokens_of(pair) - goal))
     return {length: next(pair for pair in nearest if pair[0].length == length)
             for length in sorted({model.length for model, _ in pairs})}
@@ -231,7 +265,10 @@ def length_change(study: Study, series: str, share: float) -> tuple[Interval, in
     if short == long or long % short:
         raise study.untrained(f"{series} at two lengths of which one divides the other")
     far, near = (study.differences(*pairs[length]) for length in (long, short))
-    return mean_interval(longer_minus(far, near, long // short)), short, long
+    noises = [study.noise(pairs[length][0], lambda own, seeds: study.windows(own, seeds=seeds), True)
+              for length in (long, short)]
+    noise = Noise(sum(own.variance for own in noises), min(own.df for own in noises)) if all(noises) else None
+    return mean_interval(longer_minus(far, near, long // short), noise), short, long
 
 
 # Tokens whose context stood before
@@ -255,9 +292,11 @@ def recurrence_difference(study: Study, pair: Pair, bins: Sequence[int], kind: s
     def summed(job: Job, name: str) -> np.ndarray:
         return np.concatenate([study.array(job, "recurrence", f"{name}.{domain}")[:, list(bins)].sum(axis=1)
                                for domain in study.database.corpus.domains])
-    jobs = study.paired(*pair)
-    sums = np.stack([summed(own, kind) - summed(local, kind) for own, local in jobs])
-    return mean_interval([linearised(sums, summed(jobs[0][0], f"{kind}_count"))])
+
+    def losses(model: Model, seeds: Sequence[int]) -> Windows:
+        jobs = [model.by_seed[seed] for seed in seeds]
+        return [linearised(np.stack([summed(job, kind) for job in jobs]), summed(jobs[0], f"{kind}_count"))]
+    return study.compared(*pair, losses)
 
 
 def reaches(model: Model) -> dict[str, int]:

@@ -4,10 +4,12 @@ Figures, sentences and the ledger of claims all ask a `Study`, so that a number 
 that need more than losses are in `suite.study.comparisons`.
 """
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise, product
 from typing import Any
 
@@ -18,10 +20,13 @@ from lib.config import DataConfig, Evaluation, RunConfig
 from lib.data import domains_of
 from lib.errors import SuiteError, one_of, require
 from lib.patterns import Pattern, build
-from suite.experiments.base import Job, Labels, Parameters, tidy
+from suite.experiments import experiment
+from suite.experiments.base import Job, Labels, Parameters, merged, tidy
 from suite.run.database import Database
+from suite.run.engine import apart_from_seed
+from suite.settings.parameters import notebook_names
 from suite.settings.profiles import Profile
-from suite.study.stats import Interval, Windows, mean_interval, minus
+from suite.study.stats import ENOUGH_SEEDS, Interval, Noise, Windows, mean_interval, minus
 
 KEPT = 4096                                     # arrays held at once, of some tens of KiB each, and tables of metrics
 LAST_WORD = "Christoffel, last word"            # the series of the word whose pairs the controls have
@@ -74,6 +79,9 @@ class Model:
     def asked(self, evaluation: str) -> bool:
         """Whether it has an evaluation of this name."""
         return any(own.name == evaluation for own in self.jobs[0].evaluations)
+
+
+Numbers = Callable[[Model, Sequence[int]], Windows]     # of a model's runs of these seeds: `[S, N]` a domain
 
 
 class Study:
@@ -319,6 +327,45 @@ class Study:
         """The jobs of two models by the seeds that both have."""
         return [(model.by_seed[seed], other.by_seed[seed]) for seed in self.shared_seeds(model, other)]
 
+    # Numbers of models, and their noise
+
+    @cached_property
+    def replicated(self) -> list[Model]:
+        """The models with enough seeds to tell how much a number changes with its seed, of all notebooks."""
+        jobs = merged(self.jobs if self.profile is None else itertools.chain(*plans(self.profile).values()))
+        groups: dict[RunConfig, list[Job]] = {}
+        for job in jobs:
+            groups.setdefault(apart_from_seed(job.run), []).append(job)
+        models = [Model(group[0].labels.series, tuple(group)) for group in groups.values()]
+        return [model for model in models if len(model.by_seed) >= ENOUGH_SEEDS]
+
+    def noise(self, model: Model, of: Numbers | None = None, paired: bool = True) -> Noise | None:
+        """How much `of` (by default the loss) of a pair of runs of one seed, or of one run, changes with the seed:
+        pooled over the replicated models of the same recipe, size and data that have this number."""
+        of = of or _by_seeds(self.windows)
+
+        def recipe(own: Model) -> tuple[Any, ...]:
+            return own.run.model, own.run.data, replace(own.run.train, seed=0, theta_lr=1.0)
+        alike = [own for own in self.replicated if recipe(own) == recipe(model)]
+        seeds = sorted(set.intersection(*(set(own.by_seed) for own in alike))) if alike else []
+        numbers = []
+        for own in alike:
+            with suppress(SuiteError):                  # not asked for it, or not trained yet
+                numbers.append(np.mean([np.mean(stratum, axis=1) for stratum in of(own, seeds)], axis=0))
+        return Noise.pooled(numbers, paired)
+
+    def compared(self, model: Model, other: Model, of: Numbers, of_other: Numbers | None = None) -> Interval:
+        """`of(model, seeds)` minus the same of `other` (or `of_other`), paired by seed. of: windows `[S, N]` by domain,
+        or one number a run, `[S, 1]`."""
+        seeds = self.shared_seeds(model, other)
+        rows = minus(of(model, seeds), (of_other or of)(other, seeds))
+        return mean_interval(rows, self.noise(model, of, True) if len(seeds) < ENOUGH_SEEDS else None)
+
+    def measured(self, model: Model, of: Numbers) -> Interval:
+        """`of(model, seeds)`, as in `compared`, of one model."""
+        noise = self.noise(model, of, False) if len(model.by_seed) < ENOUGH_SEEDS else None
+        return mean_interval(of(model, sorted(model.by_seed)), noise)
+
     def differences(self, model: Model, other: Model, *, variant: str = "", other_variant: str = "",
                     seeds: Sequence[int] = (), **where: Any) -> Windows:
         """Loss of `model` minus that of `other` in each window, of the seeds of both; `where` as in `windows`."""
@@ -326,9 +373,11 @@ class Study:
         return minus(self.windows(model, variant=variant, seeds=seeds, **where),
                      self.windows(other, variant=other_variant, seeds=seeds, **where))
 
-    def difference(self, model: Model, other: Model, **where: Any) -> Interval:
+    def difference(self, model: Model, other: Model, *, variant: str = "", other_variant: str = "",
+                   **where: Any) -> Interval:
         """The mean of `differences`: nats a token, paired by window and by seed."""
-        return mean_interval(self.differences(model, other, **where))
+        a, b = (partial(self.windows, variant=own, **where) for own in (variant, other_variant))
+        return self.compared(model, other, _by_seeds(a), _by_seeds(b))
 
     def growths(self, model: Model, length: int, variant: str = "", seeds: Sequence[int] = ()) -> Windows:
         """Loss of each window of `length` tokens, with `variant`, minus that at the training length on these tokens."""
@@ -337,7 +386,7 @@ class Study:
                             length // model.length)
 
     def growth(self, model: Model, length: int, variant: str = "") -> Interval:
-        return mean_interval(self.growths(model, length, variant))
+        return self.measured(model, _by_seeds(partial(self.growths, length=length, variant=variant)))
 
     def against(self, reference: Model, models: Iterable[Model] | None = None, **where: Any) -> pd.DataFrame:
         """`difference` of language models (all of them by default) from `reference`, by name; lowest first."""
@@ -350,6 +399,18 @@ class Study:
         edges = self._array(model.jobs[0], self._perplexity(model.jobs[0], model.length, ""), f"edges.{model.length}")
         return as_table({a: self.difference(model, other, positions=(a, b))
                          for a, b in pairwise(edges.tolist())}, "position")
+
+
+def _by_seeds(of: Callable[..., Windows]) -> Numbers:
+    return lambda model, seeds: of(model, seeds=seeds)
+
+
+@lru_cache(maxsize=8)
+def plans(profile: Profile) -> dict[str, list[Job]]:
+    """The jobs of each notebook at a profile."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="christoffel")        # the notebook says it
+        return {name: experiment(name).plan(profile.parameters(name), profile) for name in notebook_names()}
 
 
 def at_end(rows: pd.DataFrame, measure: str, **where: Any) -> pd.DataFrame:

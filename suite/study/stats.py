@@ -1,14 +1,15 @@
 """Intervals of losses, accuracies and seeds; corrections for many comparisons; a line through runs over log tokens.
 
-What an interval covers is told by its `seeds`: from three seeds on it holds for other seeds and other text; with one or
-two it is over windows only, and says nothing of other seeds.
+An interval is over training runs (seeds, and graphs where a pattern is drawn) and held-out windows. With fewer than
+three seeds the runs' variance is borrowed (`Noise`); an interval that has none to borrow is not `replicated`, and
+decides nothing. docs/statistics.md explains the rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,8 @@ from scipy import stats
 from lib.errors import require
 
 LEVEL = 0.95
-ENOUGH_SEEDS = 3            # from here on an interval is over seeds too
+ENOUGH_SEEDS = 3            # from here on the variance of a model's own seeds counts, else it is borrowed
+ENOUGH_PATTERNS = 4         # with so many seeds, to borrow from
 Windows = list[np.ndarray]  # an array `[S, N]` a held-out domain: S seeds, N windows
 
 
@@ -30,6 +32,8 @@ class Interval:
     count: int
     seeds: int = 0                  # training runs behind it; 0: not known, or no run
     df: float = np.inf              # degrees of freedom of its standard error
+    replicated: bool = True         # whether it holds for other seeds too
+    spread: float = 0.0             # standard deviation of the same number of one further seed
 
     def p(self, boundary: float = 0.0) -> float:
         """Two-sided p value against `boundary`: below 1 - `LEVEL` exactly where the interval leaves it out."""
@@ -38,6 +42,12 @@ class Interval:
         if side <= 0:
             return 1.0 if distance == 0 else 0.0
         return float(2 * stats.t.sf(abs(distance) / side * quantile(self.df), self.df))
+
+    def flip(self, boundary: float = 0.0) -> float:
+        """How likely the same number of one further seed lies on the other side of `boundary`."""
+        se = (self.high - self.low) / 2 / quantile(self.df)
+        scale = float(np.hypot(se, self.spread))
+        return float(stats.t.sf(abs(self.estimate - boundary) / scale, self.df)) if scale > 0 else 0.0
 
     def shifted(self, by: float) -> Interval:
         return replace(self, estimate=self.estimate + by, low=self.low + by, high=self.high + by)
@@ -62,31 +72,57 @@ def seed_words(seeds: int) -> str:
 
 # Means
 
-def mean_interval(strata: Sequence[np.ndarray]) -> Interval:
+class Noise(NamedTuple):
+    """Variance of a number of one run, or of one pair of runs, from seed to seed, with its degrees of freedom."""
+    variance: float
+    df: float
+
+    @classmethod
+    def pooled(cls, numbers: Sequence[Sequence[float]], paired: bool) -> Noise | None:
+        """From `[P][S]` numbers of P patterns with S seeds each; None unless P >= `ENOUGH_PATTERNS` and S suffices.
+
+        paired: of the difference of two patterns' numbers of one seed: twice the residual of pattern + seed, since
+        what all patterns of a seed share cancels. Else of one pattern's number: the variance within patterns.
+        """
+        table = np.asarray(numbers, dtype=float)
+        if table.ndim < 2 or len(table) < ENOUGH_PATTERNS or table.shape[1] < ENOUGH_SEEDS:
+            return None
+        P, S = table.shape
+        rest = table - table.mean(axis=1, keepdims=True)
+        if not paired:
+            return cls(float((rest ** 2).sum()) / (P * (S - 1)), P * (S - 1))
+        rest = rest - rest.mean(axis=0, keepdims=True)
+        return cls(2 * float((rest ** 2).sum()) / ((P - 1) * (S - 1)), (P - 1) * (S - 1))
+
+
+def mean_interval(strata: Sequence[np.ndarray], noise: Noise | None = None) -> Interval:
     """Interval of the mean over strata of each stratum's mean.
 
     strata: one array of window differences a held-out domain, for instance: `[N]` of one seed or `[S, N]` of S seeds
-    that have the same windows, N >= 2. The variance of the mean is that of the windows, and from `ENOUGH_SEEDS` seeds
-    on that of the seeds besides, all strata together. The quantile is Student's with Satterthwaite's degrees of
-    freedom: with three seeds the normal one would claim too much. Of three seeds the interval covers 92 to 95 %.
+    that have the same windows. The variance of the mean is that of the windows and that of the seeds, all strata
+    together: the seeds' own from `ENOUGH_SEEDS` on, else `noise`, that of one row. The quantile is Student's; the
+    degrees of freedom are those of the parts, harmonically weighted by their shares of the variance: Satterthwaite's,
+    weighted by squares, cover 93 % with three seeds.
     """
     tables = [np.atleast_2d(np.asarray(s, dtype=float)) for s in strata]
     shapes, seeds = [t.shape for t in tables], len(tables[0])
-    require(all(t.shape[1] >= 2 and len(t) == seeds for t in tables), "strata", shapes,
-            "arrays of at least two windows, of as many seeds each")
+    require(all(len(t) == seeds for t in tables), "strata", shapes, "arrays of as many seeds each")
     require(all(np.isfinite(t).all() for t in tables), "strata", "not finite", "finite numbers")
     estimate, count = float(np.mean([t.mean() for t in tables])), sum(t.shape[1] for t in tables)
-    of_windows = sum(t.mean(axis=0).var(ddof=1) / t.shape[1] for t in tables) / len(tables) ** 2
-    parts = [(float(of_windows), count - len(tables))]                      # variance of the mean, degrees of freedom
+    of_windows = [t.mean(axis=0).var(ddof=1) / t.shape[1] for t in tables if t.shape[1] > 1]
+    parts = [Noise(float(sum(of_windows)) / len(tables) ** 2, count - len(tables))] if of_windows else []
     if seeds >= ENOUGH_SEEDS:
         by_seed = np.mean([t.mean(axis=1) for t in tables], axis=0)
-        parts.append((float(by_seed.var(ddof=1) / seeds), seeds - 1))
-    variance = sum(v for v, _ in parts)
-    if variance <= (1e-12 * max(1.0, abs(estimate))) ** 2:
-        return Interval(estimate, estimate, estimate, count, seeds)          # nothing varies: the interval is the value
-    df = variance ** 2 / sum(v ** 2 / n for v, n in parts)
+        noise = Noise(float(by_seed.var(ddof=1)), seeds - 1)
+    if noise is not None:
+        parts.append(Noise(noise.variance / seeds, noise.df))
+    variance, replicated = sum(part.variance for part in parts), noise is not None
+    spread = float(np.sqrt(noise.variance)) if replicated else 0.0
+    if variance <= (1e-12 * max(1.0, abs(estimate))) ** 2:                   # nothing varies: the interval is the value
+        return Interval(estimate, estimate, estimate, count, seeds, replicated=replicated, spread=spread)
+    df = variance / sum(part.variance / part.df for part in parts if part.variance)
     half = quantile(df) * float(np.sqrt(variance))
-    return Interval(estimate, estimate - half, estimate + half, count, seeds, df)
+    return Interval(estimate, estimate - half, estimate + half, count, seeds, df, replicated, spread)
 
 
 def minus(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> Windows:
@@ -116,28 +152,28 @@ def wilson(successes: float, trials: int, seeds: int = 0) -> Interval:
     return Interval(share, min(share, max(0.0, float(low))), max(share, min(1.0, float(high))), int(trials), seeds)
 
 
-def accuracy(right: np.ndarray) -> Interval:
-    """Interval of an accuracy. right: share of right answers `[N]` or `[S, N]`, of N items or sequences and S seeds.
-
-    With few seeds Wilson's, each item (or sequence, however many answers it holds) counted once; else over both.
-    """
+def accuracy(right: np.ndarray, noise: Noise | None = None) -> Interval:
+    """Interval of an accuracy. right: share of right answers `[N]` or `[S, N]`, of N items or sequences and S seeds;
+    noise: as in `mean_interval`. Where nothing varies, or no noise is known, Wilson's over items (or sequences)."""
     right = np.atleast_2d(np.asarray(right, dtype=float))
-    if len(right) >= ENOUGH_SEEDS and np.ptp(right) > 0:
-        return mean_interval([right])
-    return wilson(float(right.mean(axis=0).sum()), right.shape[1], len(right))
+    if np.ptp(right) > 0 and (len(right) >= ENOUGH_SEEDS or noise):
+        return mean_interval([right], noise)
+    known = len(right) >= ENOUGH_SEEDS or noise is not None
+    return replace(wilson(float(right.mean(axis=0).sum()), right.shape[1], len(right)), replicated=known)
 
 
-def accuracy_difference(a: np.ndarray, b: np.ndarray) -> Interval:
+def accuracy_difference(a: np.ndarray, b: np.ndarray, noise: Noise | None = None) -> Interval:
     """Accuracy of `a` minus that of `b`, paired by item (`accuracy`); Newcombe's where no difference varies."""
     a, b = (np.atleast_2d(np.asarray(x, dtype=float)) for x in (a, b))
     if np.ptp(a - b) > 0:
-        return mean_interval(minus([a], [b]))
+        return mean_interval(minus([a], [b]), noise)
     from statsmodels.stats.proportion import confint_proportions_2indep
     N, counts = a.shape[1], [float(x.mean(axis=0).sum()) for x in (a, b)]
     low, high = confint_proportions_2indep(counts[0], N, counts[1], N, method="newcomb", compare="diff",
                                            alpha=1 - LEVEL)
     estimate = (counts[0] - counts[1]) / N
-    return Interval(estimate, min(estimate, float(low)), max(estimate, float(high)), N, len(a))
+    known = len(a) >= ENOUGH_SEEDS or noise is not None
+    return Interval(estimate, min(estimate, float(low)), max(estimate, float(high)), N, len(a), replicated=known)
 
 
 # Many comparisons

@@ -43,12 +43,11 @@ class Part(NamedTuple):
 @dataclass(frozen=True)
 class Measure:
     """A function that yields parts. exact: its number has no chance in it. every: it compares several, and each must
-    agree. by_run: each run has one number, so that fewer than three seeds have no interval."""
+    agree."""
     function: Callable[..., Iterator[Part]]
     unit: str
     exact: bool = False
     every: bool = False
-    by_run: bool = False
 
     @functools.cached_property
     def arguments(self) -> type[Strict]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from suite.claims.measures import Part, measure
@@ -12,8 +13,8 @@ from suite.evals.zero_shot import called
 from suite.experiments.learned_alpha import PROBE
 from suite.study import comparisons
 from suite.study.comparisons import LOCAL, recommended
-from suite.study.frames import Model, NotTested, Study, minus
-from suite.study.stats import Interval, accuracy, accuracy_difference, mean_interval
+from suite.study.frames import Model, NotTested, Study
+from suite.study.stats import Interval, Windows
 
 NATS = "nats a token"
 Pairs = Iterable[tuple[Model, Model]]
@@ -60,18 +61,19 @@ def loss_growth(study: Study, *, series: tuple[str, ...], factor: int, variant: 
 @measure(NATS, every=True)
 def growth_difference(study: Study, *, series: tuple[str, ...], others: tuple[str, ...], factor: int) -> Iterator[Part]:
     """How much more the loss of `series` grows with the length than that of `others`."""
-    def difference(study: Study, *pair: Model) -> Interval:
-        seeds = study.shared_seeds(*pair)
-        return mean_interval(minus(*(study.growths(model, factor * model.length, seeds=seeds) for model in pair)))
+    def difference(study: Study, model: Model, other: Model) -> Interval:
+        return study.compared(model, other, lambda own, seeds: study.growths(own, factor * own.length, seeds=seeds))
     what = f"Growth of the loss to {factor} times the training length, {{a.name}} minus {{b.name}}"
     return compared(study, study.pairs(series, others), what, difference)
 
 
 @measure(NATS, every=True)
-def gain_by_position(study: Study, *, series: str, other: str, early: int, late: int) -> Iterator[Part]:
-    """How much more `series` gains over `other` from position `late` on than before position `early`."""
-    what = f"Gain of {{a.name}} over {{b.name}} from position {late} on minus before position {early}"
-    return compared(study, study.pairs((series,), (other,)), what, comparisons.late_gain, early, late)
+def gain_by_position(study: Study, *, series: str, other: str, first: int = 0) -> Iterator[Part]:
+    """How much more `series` gains over `other` in the later half of a window than in its first positions, or (0) than
+    from an eighth to the half: the paper exempts the first of eight bins."""
+    where = f"in the first {first} positions" if first else "before it, from an eighth on"
+    what = f"Gain of {{a.name}} over {{b.name}} in the later half of a window minus {where}"
+    return compared(study, study.pairs((series,), (other,)), what, comparisons.late_gain, first)
 
 
 @measure(NATS, every=True)
@@ -116,10 +118,10 @@ def recommended_sigma_against(study: Study, *, other: str, at_equal_compute: boo
     return compared(study, beside_recommended(study, other), what, difference)
 
 
-@measure("nats, a mean over training", every=True, by_run=True)
+@measure("nats, a mean over training", every=True)
 def descent(study: Study, *, series: str, others: tuple[str, ...]) -> Iterator[Part]:
     """Training loss averaged over the steps, of `series` minus that of each of `others`; they have equal pairs, so that
-    a step costs the same. Over seeds; of too few it has no interval."""
+    a step costs the same."""
     return compared(study, study.pairs((series,), others), "Training loss of {a.name} minus {b.name}",
                     comparisons.descent)
 
@@ -164,7 +166,7 @@ def far_evidence(study: Study, *, series: str, beyond: str) -> Iterator[Part]:
 
 # Beside the loss
 
-@measure("in alpha", by_run=True)
+@measure("in alpha")
 def alpha_travel(study: Study, *, series: str, theta_lr: float | None = None) -> Iterator[Part]:
     """How far training has moved alpha from its start: the layer that moved most, of each run."""
     model = study.find(series, **asked(theta_lr=theta_lr))[0]
@@ -176,17 +178,22 @@ def alpha_landscape(study: Study, *, series: str) -> Iterator[Part]:
     """Change of the loss when one layer's alpha is set to another value, for every layer and value."""
     model = study.find(series)[0]
     changes, values = comparisons.landscape(study, model)
+
+    def change(own: Model, seeds: Sequence[int], layer: int, at: int) -> Windows:
+        some = Model(own.name, tuple(own.by_seed[seed] for seed in seeds))
+        return [comparisons.landscape(study, some)[0][:, layer, at]]
     for layer in range(changes.shape[1]):
         for at, value in enumerate(values):
             yield Part(f"Loss of {model.name} with {value} in layer {layer} minus as learned",
-                       mean_interval([changes[:, layer, at]]), (model,))
+                       study.measured(model, partial(change, layer=layer, at=at)), (model,))
 
 
-@measure("times", by_run=True)
-def speed_ratio(study: Study, *, series: str, other: str) -> Iterator[Part]:
-    """Training speed of `other` over that of `series`, tokens a second as they were trained here."""
-    pairs = study.pairs((series,), (other,))[:1]
-    return compared(study, pairs, "Training time of {a.name} over that of {b.name}", comparisons.speed_ratio)
+@measure("times")
+def learned_cost(study: Study, *, passes: str) -> Iterator[Part]:
+    """Time of attention with a learned alpha over that with as many fixed distances, at the longest length: the suite's
+    own backend, measured in turns while nothing trains."""
+    row, interval = comparisons.learned_cost(study, passes)
+    yield Part(f"Time with a learned alpha over fixed distances, {passes}, T = {row.length:,}", interval)
 
 
 @measure("parameters", exact=True, every=True)
@@ -224,7 +231,7 @@ def battery_above_chance(study: Study, *, tasks: tuple[str, ...]) -> Iterator[Pa
     models = [model for model in study.language_models if not model.labels.told]
     for task in known_tasks(study, tasks):
         for model in models:
-            right = accuracy(comparisons.items(study, model.jobs, task))
+            right = comparisons.task_accuracy(study, model, task, comparisons.items)
             chance = study.value(model.jobs[0], "chance", split=task)
             yield Part(f"Accuracy of {model.name} at {task} minus chance", right.shifted(-chance), (model,))
 
@@ -233,10 +240,9 @@ def battery_above_chance(study: Study, *, tasks: tuple[str, ...]) -> Iterator[Pa
 def battery_difference(study: Study, *, series: str, other: str, tasks: tuple[str, ...]) -> Iterator[Part]:
     """Accuracy of `series` minus that of `other` at each of these tasks that the profile asks, on the same items."""
     a, b = study.pairs((series,), (other,))[0]
-    both = list(zip(*study.paired(a, b), strict=True))
     for task in known_tasks(study, tasks):
-        difference = accuracy_difference(*(comparisons.items(study, jobs, task) for jobs in both))
-        yield Part(f"Accuracy at {task}, {a.name} minus {b.name}", difference, (a, b))
+        yield Part(f"Accuracy at {task}, {a.name} minus {b.name}",
+                   comparisons.task_difference(study, a, b, task, comparisons.items), (a, b))
 
 
 @measure("in accuracy", every=True)
@@ -271,8 +277,8 @@ def probe_accuracy(study: Study, *, series: str) -> Iterator[Part]:
     """Accuracy of every cell of the copy probe between rungs: each depth and distance."""
     for model in probe_models(study, series):
         for distance in study.parameters.probe_distances:
-            right = comparisons.sequences(study, model.jobs, f"distance={distance}")
-            yield Part(f"Accuracy of {model.name} at distance {distance}", accuracy(right), (model,))
+            right = comparisons.task_accuracy(study, model, f"distance={distance}", comparisons.sequences)
+            yield Part(f"Accuracy of {model.name} at distance {distance}", right, (model,))
 
 
 def probe_models(study: Study, series: str) -> list[Model]:

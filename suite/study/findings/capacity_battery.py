@@ -1,12 +1,14 @@
 """Notebook 6: accuracies of the battery, by size and by distance, and the published battery."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from suite import published
-from suite.study.comparisons import items, sequences, task_difference
-from suite.study.frames import Study, as_table, at_end, row
-from suite.study.stats import accuracy, mean_interval
+from suite.study.comparisons import items, sequences, task_accuracy, task_difference
+from suite.study.frames import Model, Study, as_table, at_end, row
+from suite.study.stats import Windows
 
 FIXED, RAMP = "Fibonacci, fixed", "Fibonacci, linear ramp"
 # Published task and metric, and our tasks that ask for the like; the offline ones are made from our own text.
@@ -21,7 +23,7 @@ def battery_table(study: Study) -> pd.DataFrame:
     for model in [model for model in study.language_models if model.asked("battery")]:
         found = at_end(study.metrics(model.jobs[0]), "accuracy")
         for task in found.loc[~found["split"].str.contains("/"), "split"]:               # whole tasks, no subgroups
-            rows.append(row(accuracy(items(study, model.jobs, task)), name=model.name, group=task,
+            rows.append(row(task_accuracy(study, model, task, items), name=model.name, group=task,
                             chance=study.value(model.jobs[0], "chance", split=task), series=model.labels.series,
                             parameters=int(found["parameters"].iloc[0])))
     return pd.DataFrame(rows).sort_values("group", kind="stable").set_index("name")
@@ -29,11 +31,11 @@ def battery_table(study: Study) -> pd.DataFrame:
 
 def in_context(study: Study) -> pd.DataFrame:
     """In-context score by model, nats a token: loss late in the context minus early in it; best first."""
-    scores = {model.name: study.arrays(model.jobs, "battery", "in_context").astype(float)              # (S, windows)
-              for model in study.language_models if model.asked("battery")}
-    domains = len(study.database.corpus.domains)
-    return as_table({name: mean_interval(np.split(own, domains, axis=1))
-                     for name, own in scores.items()}).sort_values("estimate")
+    def scores(model: Model, seeds: Sequence[int]) -> Windows:
+        found = study.arrays([model.by_seed[seed] for seed in seeds], "battery", "in_context").astype(float)
+        return np.split(found, len(study.database.corpus.domains), axis=1)                      # (S, windows) a domain
+    return as_table({model.name: study.measured(model, scores) for model in study.language_models
+                     if model.asked("battery")}).sort_values("estimate")
 
 
 def ladder(battery: pd.DataFrame) -> pd.DataFrame:
@@ -49,7 +51,7 @@ def by_distance(study: Study) -> pd.DataFrame:
     for model in [model for model in study.models if not model.text]:
         splits = at_end(study.metrics(model.jobs[0]), "accuracy")["split"]
         for split in splits[splits.str.startswith("distance=")]:
-            rows.append(row(accuracy(sequences(study, model.jobs, split)), name=model.labels.series,
+            rows.append(row(task_accuracy(study, model, split, sequences), name=model.labels.series,
                             group=model.labels.task, bin=int(split.removeprefix("distance=").partition("-")[0])))
     return pd.DataFrame(rows).sort_values("bin", kind="stable").set_index("name") if rows else pd.DataFrame()
 

@@ -56,7 +56,7 @@ def paths(study: Study, models: Sequence[Model]) -> dict[str, pd.DataFrame]:
 
 def moves(study: Study, models: Sequence[Model]) -> pd.DataFrame:
     """How far alpha moved in each run: the layer that moved most, and the lowest and highest alpha at the end."""
-    rows = [(model.name, seed, comparisons.alpha_travel(study, Model(model.name, (job,))),
+    rows = [(model.name, seed, comparisons.alpha_travel(study, Model(model.name, (job,))).estimate,
              min(comparisons.alphas(study, job)), max(comparisons.alphas(study, job)))
             for model in models for seed, job in model.by_seed.items()]
     columns = ["name", "seed", "largest move", "lowest alpha", "highest alpha"]

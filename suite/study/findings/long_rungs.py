@@ -9,10 +9,11 @@ from lib.config import TrainConfig
 from lib.patterns import EdgeTable, Pattern
 from suite import published
 from suite.study.comparisons import (LOCAL, Pair, beside_local, by_length, by_tokens, copy_gains, copy_models, reaches,
-                                     recurrence_difference, recurrence_edges, sequences, whole, with_recurrence)
+                                     recurrence_difference, recurrence_edges, sequences, task_accuracy, whole,
+                                     with_recurrence)
 from suite.study.figures import short
 from suite.study.frames import Study, as_table, row
-from suite.study.stats import Trend, accuracy, corrected_signs
+from suite.study.stats import Trend, corrected_signs
 
 PAPER_TOKENS = TrainConfig().tokens             # of one of the paper's runs: 425,984,000
 
@@ -98,7 +99,7 @@ def reach_marks(study: Study, series: str, length: int) -> dict[str, float]:
 def copies(study: Study) -> dict[str, pd.DataFrame]:
     """Accuracy of planted copies with its interval over sequences: a table a series, index the distance."""
     names = dict.fromkeys(model.labels.series for model in study.models if model.labels.task == "copying")
-    return {name: as_table({distance: accuracy(sequences(study, model.jobs, "copying")) for distance, model
+    return {name: as_table({distance: task_accuracy(study, model, "copying", sequences) for distance, model
                             in sorted(copy_models(study, name).items())}, "distance") for name in names}
 
 
