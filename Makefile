@@ -37,7 +37,7 @@ STALE := $(shell [ -x $(PY) ] && [ "$$(sed -n 2p $(STAMP) 2>/dev/null)" = "$$(pw
 
 help:
 	@echo "make report  [PROFILE=small] [CORPUS=folder]   train, execute the notebooks, write the HTML report"
-	@echo "make evidence                                  train what evidence/ lacks (PROFILE=evidence itself trains nothing)"
+	@echo "make evidence                                  train what evidence/ lacks; PROFILE=evidence trains nothing"
 	@echo "make test    [SLOW=1]                          all tests, but for those that take minutes, or with them too"
 	@echo "make plan    [PROFILE=small] [CORPUS] [GPU]    what a report would train, and for how long"
 	@echo "make notebook NAME=03_extrapolation [PROFILE]  one notebook, with the runs that it needs"

@@ -91,7 +91,7 @@ def test_when_alpha_is_learned_then_the_reference_blends_keys_and_values_as_the_
     rungs = {}
     for f in base:
         lo, t = int(alpha * f), alpha * f - int(alpha * f)
-        if round(alpha * f) > W and lo < T and lo not in rungs:
+        if W < lo < T and lo not in rungs:
             rungs[lo] = t
     for i in range(T):
         blend = [[(1 - t) * x[i - lo] + t * x[max(0, i - lo - 1)] for lo, t in rungs.items() if lo <= i]

@@ -30,11 +30,11 @@ def by_loops(q, k, v, keys, alpha, half_width):
         K, V = k[b, h // (H // k.shape[1]), :i + 1], v[b, h // (H // k.shape[1]), :i + 1]
         kept, seen = [(K[i - d], V[i - d]) for d in range(min(keys.window, i) + 1)], set()
         for f in keys.base:
-            d, lo = float(alpha.detach()) * f, math.floor(float(alpha.detach()) * f)
-            if round(d) > keys.window and lo not in seen and i >= lo:
+            lo = math.floor(float(alpha.detach()) * f)
+            if lo > keys.window and lo not in seen and i >= lo:
                 w = torch.stack([(1 - abs(i - j - alpha * f) / half_width).clamp(min=0) for j in range(i + 1)])
                 kept.append((w @ K / w.sum(), w @ V / w.sum()))
-            seen.add(lo if round(d) > keys.window else None)
+            seen.add(lo)
         p = torch.softmax(torch.stack([q[b, h, i] @ key for key, _ in kept]) / math.sqrt(D), 0)
         out[b, h, i] = p @ torch.stack([value for _, value in kept])
     return out

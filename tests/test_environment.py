@@ -103,13 +103,11 @@ def test_when_make_is_called_alone_then_it_shows_every_target_on_one_screen():
 
 
 @pytest.mark.parametrize(("target", "command"), [
-    (["report"], 'python -m suite report --profile "small"'),
-    (["report", "PROFILE=smoke", "CORPUS=my texts"], 'python -m suite report --profile "smoke" --corpus "my texts"'),
-    (["report", "ENGINE=ray"], '--engine "ray"'), (["compare", "PATTERN=dense", "ENGINE=ray"], '--engine "ray"'),
+    (["report"], 'python -m suite report --profile "$PROFILE"'), (["evidence"], "python -m suite evidence"),
     (["plan"], "python -m suite plan"), (["lab"], "python -m jupyter lab"), (["test"], "python -m pytest"),
     (["test", "SLOW=1"], 'python -m pytest -m ""'),
-    (["notebook", "NAME=03_extrapolation"], 'python -m suite notebook "03_extrapolation" --profile "small"'),
-    (["compare", "PATTERN=dense"], 'python -m suite compare "dense" --profile "small"')])
+    (["notebook", "NAME=03_extrapolation"], 'python -m suite notebook "$NAME" --profile "$PROFILE"'),
+    (["compare", "PATTERN=dense"], 'python -m suite compare "$PATTERN" --profile "$PROFILE"')])
 def test_when_a_target_is_made_then_its_command_runs_in_the_environment(installed, target, command):
     recipe = make("--dry-run", *target, folder=installed).stdout
     assert command in recipe and ".venv/bin/python" in recipe and "bootstrap" not in recipe

@@ -310,7 +310,7 @@ def test_when_a_claim_is_shown_then_all_that_decides_it_stands_in_its_row(page, 
     assert text(page.select_one("#claim-F1 .published")) == "−0.0273 nats a token table 2, W = 12"
     assert text(page.select_one("#claim-F2 .published")) == "none" and "! failed" in text(page.find(id="claim-C1"))
     details = [text(line) for name in ("F1", "F3", "A1") for line in page.select(f"#claim-{name} dl > div")]
-    assert [line.split(" ledger ")[1] for line in details if line.startswith("p,")] == ["0.012", "below 0.001"]
+    assert [line.split(" document ")[1] for line in details if line.startswith("p,")] == ["0.012", "below 0.001"]
     assert page.select_one("#claim-A1 svg") is None and page.select_one("#claim-F1 svg") is not None
 
 

@@ -20,7 +20,11 @@ def attend(call: Call) -> torch.Tensor:
     if call.q.device.type == "cpu" and call.out_dtype == torch.bfloat16:
         # On a CPU SDPA's backward takes five times as long in bfloat16 as in float32.
         with torch.autocast("cpu", enabled=False):
-            return attend(replace(call, q=call.q.float(), k=call.k.float(), v=call.v.float())).to(torch.bfloat16)
+            return sdpa(replace(call, q=call.q.float(), k=call.k.float(), v=call.v.float())).to(torch.bfloat16)
+    return sdpa(call)
+
+
+def sdpa(call: Call) -> torch.Tensor:
     kind = dense_kind(call)
     mask = None if kind else _soft(call) if call.span is not None else cached(
         ("mask", call.identity, call.slope_values, call.q.dtype), lambda: _mask(call))
