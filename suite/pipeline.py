@@ -122,7 +122,7 @@ class Pipeline:
         with suppress(EngineError):                    # each notebook that lacks a run says which, and why
             ensure(jobs, self.profile.name, self.corpus, self.profile.workers, on_news, shown=self.shown,
                    further=lambda seeds: self.order_of_further(seeds, jobs), hosts=self.hosts)
-        if evidence.shipped(self.profile.name, self.profile.corpus.folder):
+        if self.trains and evidence.shipped(self.profile.name, self.profile.corpus.folder):
             written = [evidence.write(database, job) for job in merged(jobs)]
             self.shown.note(f"{sum(path is not None for path in written)} runs are new in evidence/")
         for notebook in waiting:
