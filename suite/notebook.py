@@ -161,10 +161,10 @@ class Notebook:
 
     def correction(self, chosen: Sequence[ledger.Judgement]) -> str:
         """What Holm's correction counts here, where a number has one."""
-        documents = {own.claim.document for own in chosen if own.p is not None} - {"audit"}
+        documents = {own.family for own in chosen} - {""}
         if not documents:
             return ""
-        count = sum(own.p is not None for own in self.judgements.values() if own.claim.document in documents)
+        count = sum(own.family in documents for own in self.judgements.values())
         waiting = sorted(set(names()) - {self.name, *self.finished})
         later = f"; not counted yet: {', '.join(waiting)}" if waiting else ""
         named = " and ".join(sorted(documents))

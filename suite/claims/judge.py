@@ -60,6 +60,11 @@ class Judgement:
     seeds: int = 0                      # training runs a model behind the number, the fewest; 0: no run needed
     runs: tuple[str, ...] = ()          # fingerprints
 
+    @property
+    def family(self) -> str:
+        """The claims that its p is corrected with: its document's; none for a row of the audit and a measured time."""
+        return self.claim.document if self.p is not None and self.runs and self.claim.document != "audit" else ""
+
 
 def judge(profile: Profile, corpus: Corpus, notebooks: Sequence[str]) -> list[Judgement]:
     """Every claim of the ledger, in its order. notebooks: those that are finished at this profile."""
@@ -72,12 +77,11 @@ def judge_from(claims: Sequence[Claim], study: Callable[[str], Study]) -> list[J
     """The same from any claims and the studies of their notebooks by name."""
     of = cache(study)
     found = [ask(claim, of) for claim in claims]
-    family: dict[str, list[float]] = {}
+    families: dict[str, list[float]] = {}
     for own in found:
-        if own.p is not None:
-            family.setdefault(own.claim.document, []).append(own.p)
-    adjusted = {document: iter(p if document == "audit" else holm(p)) for document, p in family.items()}
-    return [own if own.p is None else corrected(own, next(adjusted[own.claim.document])) for own in found]
+        families.setdefault(own.family, []).extend([] if own.p is None else [own.p])
+    adjusted = {family: iter(holm(p) if family else p) for family, p in families.items()}
+    return [own if own.p is None else corrected(own, next(adjusted[own.family])) for own in found]
 
 
 def ask(claim: Claim, of: Callable[[str], Study]) -> Judgement:
@@ -117,7 +121,7 @@ def ask(claim: Claim, of: Callable[[str], Study]) -> Judgement:
 def corrected(own: Judgement, p: float) -> Judgement:
     """The judgement with Holm's p value: the side that the intervals are on counts if p stays small."""
     said = f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
-    said += " after Holm's correction" * (own.claim.document != "audit")
+    said += " after Holm's correction" * bool(own.family)
     turned = "" if own.flip is None else f"a new seed would show the opposite sign in {own.flip:.0%} of cases"
     sentence = ", ".join(filter(None, (own.sentence, said, seed_words(own.seeds), turned)))
     return replace(own, p=p, verdict=own.verdict if p < 1 - LEVEL else "undecided", sentence=f"{sentence}.")

@@ -189,7 +189,7 @@ def alpha_landscape(study: Study, *, series: str) -> Iterator[Part]:
 
 
 @measure("times")
-def learned_cost(study: Study, *, passes: str) -> Iterator[Part]:
+def speed_of_learned(study: Study, *, passes: str) -> Iterator[Part]:
     """Time of attention with a learned alpha over that with as many fixed distances, at the longest length: the suite's
     own backend, measured in turns while nothing trains."""
     row, interval = comparisons.learned_cost(study, passes)
