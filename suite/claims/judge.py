@@ -63,7 +63,7 @@ class Judgement:
     @property
     def family(self) -> str:
         """The claims that its p is corrected with: its document's; none for a row of the audit and a measured time."""
-        return self.claim.document if self.p is not None and self.runs and self.claim.document != "audit" else ""
+        return self.claim.document if self.p is not None and self.seeds and self.claim.document != "audit" else ""
 
 
 def judge(profile: Profile, corpus: Corpus, notebooks: Sequence[str]) -> list[Judgement]:
