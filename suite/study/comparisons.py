@@ -204,8 +204,9 @@ def beside_local(study: Study, series: str, length: int | None = None) -> list[P
     """The language models of a series (of one length or all), each beside the local window of as many tokens."""
     def recipe(model: Model) -> TrainConfig:
         return replace(model.run.train, seed=0)
-    local = {recipe(model): model for model in study.language_models if model.labels.series == LOCAL}
-    pairs = [(m, local[recipe(m)]) for m in study.language_models
+    models = [model for model in study.language_models if model.labels.width is None]
+    local = {recipe(model): model for model in models if model.labels.series == LOCAL}
+    pairs = [(m, local[recipe(m)]) for m in models
              if m.labels.series == series and length in (None, m.length) and recipe(m) in local]
     if not pairs:
         raise study.untrained(f"{series} beside a local window")
