@@ -38,7 +38,7 @@ HELDOUT = 0.1           # held-out share, by bytes, of a folder that has less te
 RUN = 8                 # neighbouring documents that are held out together, so that long windows stay in one place
 SLICE = 256             # documents encoded before they are written
 SUFFIXES = (".py", ".yaml", ".txt")      # of the files here that decide what is in offline and folder text
-HUB_CODE = ("hub.py", "hub.yaml", "hub_build.py", "hub_reader.py", "tokenizer.py")     # and hub text
+HUB_CODE = ("hub.py", "hub.yaml", "hub_build.py", "tokenizer.py")     # and hub text
 Files = dict[str, list[Path]]   # of a person's folder, by domain
 
 

@@ -1,4 +1,5 @@
-"""Text from the Hugging Face hub: where the files of a data set are. hub.yaml is the table of data sets.
+"""Text from the Hugging Face hub: the files of a data set, and its documents from any position on, across files and
+through connections that drop. hub.yaml is the table of data sets.
 
 Rows are read in a data set's own order. A copy on the disk is read in place of the hub: `SUITE_HUB=folder` has the
 files of `owner/name` in `folder/owner/name`, as `hf download --repo-type dataset` puts them, or at any depth, as
@@ -8,18 +9,33 @@ files of `owner/name` in `folder/owner/name`, as `hf download --repo-type datase
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, count, groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import yaml
 
+from data_prep.config import Say
 from lib.errors import SuiteError
 from lib.paths import named_by
 
+if TYPE_CHECKING:
+    import pyarrow
+
+ATTEMPTS = 6        # that fail in a row end the reading; `datasets` repeats a request itself before an attempt fails
+WAIT = 5.0          # seconds before the second attempt; twice as long before each further one
+ROWS = 512          # of a batch
+CLIENTS = ("httpx", "httpx2", "aiohttp", "requests", "urllib3", "http")     # whose errors need not be OSErrors
+REFUSED = (400, 401, 403, 404, 410, 416, 451)       # a status that waiting does not mend
 SUFFIXES = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".txt": "text"}     # the reader of `datasets`
 SPLITS = ("train", "validation", "valid", "test")
+
+Position = tuple[int, int]      # file (counted over all sets of a domain) and row
+Rows = Iterator[tuple[int, int, tuple[str | None, ...]]]        # file, row, and the texts of the columns
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,3 +171,138 @@ def files_of(root: Path, wanted: HubSet) -> list[Path]:
         return bool(re.search(rf"(^|/)({'|'.join(splits)})([-.]|/|$)", file.relative_to(base).as_posix()))
     said = [file for file in files if says(file, *SPLITS)]
     return [file for file in said if says(file, wanted.split)] if said else files
+
+
+class HubDocument(NamedTuple):
+    text: str
+    together: str               # documents with the same one are held out together
+    file: int
+    row: int                    # its first
+    after: Position             # where reading continues after it
+    passed_over: int            # rows without text since the document before
+
+
+def passing(error: BaseException) -> bool:
+    """Whether an error is temporary: one of the network, but not the hub's refusal of a name or a person."""
+    import huggingface_hub.errors as refusals
+    status = getattr(getattr(error, "response", None), "status_code", None) or getattr(error, "status", None)
+    if status in REFUSED or isinstance(error, (FileNotFoundError, PermissionError, refusals.EntryNotFoundError,
+                                               refusals.RepositoryNotFoundError, refusals.OfflineModeIsEnabled)):
+        return False
+    return any(kind.__module__.split(".")[0] in CLIENTS or kind in (OSError, refusals.XetDownloadError)
+               for kind in type(error).__mro__)
+
+
+def patiently(what: str, attempt: Callable[[], T], instead: str, say: Say) -> T:
+    """The result of `attempt`, repeated while the network fails; in the end a SuiteError that says what to do.
+
+    `instead` is an alternative that the error names. A SuiteError of `attempt` is final.
+    """
+    for number in count(1):
+        try:
+            return attempt()
+        except SuiteError:
+            raise
+        except Exception as error:
+            told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            if not passing(error):
+                raise SuiteError(f"{what} cannot be read ({told}). It may be gone, gated or renamed: with a token of an "
+                                 f"account that may read it (hf auth login) run again; or {instead}") from error
+            if number == ATTEMPTS:
+                raise SuiteError(f"{what}: the hub did not answer {ATTEMPTS} times in a row ({told}). What was read is "
+                                 f"kept; run again to go on from there, or {instead}") from error
+            wait = WAIT * 2 ** (number - 1)
+            say(f"{what}: {told}; trying again in {wait:.0f} s")
+            time.sleep(wait)
+
+
+def tables(file: str, row: int) -> Iterator[pyarrow.Table]:
+    """The rows of a file from `row` on, in order, at most ROWS at a time."""
+    import datasets
+    kind = next((kind for suffix, kind in SUFFIXES.items() if suffix in file.lower()[-len(".jsonl.gz"):]), "parquet")
+    options = {"batch_size": ROWS} if kind == "parquet" else {}     # the default, a row group, fails where it is empty
+    rows = datasets.load_dataset(kind, data_files={"train": [file]}, split="train", streaming=True, **options)
+    yield from (rows.skip(row) if row else rows).with_format("arrow").iter(batch_size=ROWS)
+
+
+class Reader:
+    """A domain's documents. Its `sources` are found, and the first rows of each read, before anything is built."""
+
+    def __init__(self, name: str, sets: Iterable[HubSet], say: Say) -> None:
+        self.name, self._say = name, say
+        self.sources = [patiently(one.name, lambda one=one: find(one), one.remedy, say) for one in sets]
+        self.files = [(source, file) for source in self.sources for file in source.files]
+        for number, (source, file) in enumerate(self.files):
+            if file == source.files[0] and next(self.rows(number), None) is None:
+                raise SuiteError(f"{self.where(number)} has no rows; fetch it again, or {source.set.remedy}")
+
+    def where(self, number: int) -> str:
+        source, file = self.files[number]
+        return file if source.local else source.name(file)
+
+    def rows(self, number: int, row: int = 0) -> Rows:
+        """The rows of a file from `row` on, through connections that drop."""
+        (source, file), where, stream = self.files[number], self.where(number), None
+
+        def following() -> pyarrow.Table | None:
+            """The table at `row`, None at the end of the file; after an error the next call opens the file anew."""
+            nonlocal stream
+            stream = stream or tables(file, row)
+            try:
+                return next(stream, None)
+            except Exception as error:
+                stream = None
+                if source.local:
+                    raise SuiteError(f"{where} cannot be read after row {row} ({type(error).__name__}: {error}); it "
+                                     "may be damaged or cut off: fetch it again") from error
+                raise
+        while (table := patiently(f"{where}, row {row}", following, source.set.remedy, self._say)) is not None:
+            columns = [strings(table, column, f"{where}, rows from {row}", source.set) for column in source.set.columns]
+            for texts in zip(*columns, strict=True):
+                yield number, row, texts
+                row += 1
+
+    def documents(self, position: Position = (0, 0)) -> Iterator[HubDocument]:
+        """The documents from `position` on, the `after` of a document: those that an undisturbed reader reads next."""
+        first, row = position
+        for source, group in groupby(range(first, len(self.files)), lambda number: self.files[number][0]):
+            numbers = list(group)
+            rows = chain.from_iterable(self.rows(number, row if number == first else 0) for number in numbers)
+            yield from grouped(rows, source.set, (numbers[-1] + 1, 0)) if source.set.begins else single(rows, source.set)
+
+
+def strings(table: pyarrow.Table, column: str, where: str, wanted: HubSet) -> list[str | None]:
+    """A column of text; a SuiteError if there is none of this name, or if it is not text."""
+    if column not in table.column_names:
+        raise SuiteError(f"{where}: no column {column!r} (there are {', '.join(table.column_names)}); the data set has "
+                         f"changed, or the copy is of another one: {wanted.remedy}")
+    if (kind := str(table.schema.field(column).type)) not in ("string", "large_string", "null"):
+        raise SuiteError(f"{where}: column {column!r} is {kind}, not text")
+    return table.column(column).to_pylist()
+
+
+def single(rows: Rows, wanted: HubSet) -> Iterator[HubDocument]:
+    """Each row with a text is a document."""
+    passed_over = 0
+    for file, row, texts in rows:
+        text = "" if None in texts else "\n".join(texts)
+        if not text.strip():
+            passed_over += 1
+            continue
+        together = texts[wanted.columns.index(wanted.together)] if wanted.together else ""
+        yield HubDocument(text, together or text, file, row, (file, row + 1), passed_over)
+        passed_over = 0
+
+
+def grouped(rows: Rows, wanted: HubSet, end: Position) -> Iterator[HubDocument]:
+    """Lines put together to documents; the lines before the first beginning are one too."""
+    begins, lines, start, passed_over = re.compile(wanted.begins), [], end, 0
+    for file, row, (found,) in chain(rows, [(*end, (None,))]):
+        line = (found or "").rstrip("\n")
+        if not lines or (file, row) == end or begins.search(line):
+            text = "\n".join(lines).strip("\n")
+            if text.strip():
+                yield HubDocument(text, text, *start, (file, row), passed_over)
+            lines, start, passed_over = [], (file, row), 0
+        lines.append(line)
+        passed_over += found is None

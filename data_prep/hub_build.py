@@ -12,8 +12,10 @@ import io
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,7 @@ from tokenizers import Tokenizer
 
 from data_prep import tokenizer
 from data_prep.config import CorpusConfig, Say
-from data_prep.hub import DOMAINS, EVALUATIONS, HubSet, subsets
-from data_prep.hub_reader import HubDocument, Reader, patiently
+from data_prep.hub import DOMAINS, EVALUATIONS, HubDocument, HubSet, Reader, patiently, subsets
 from lib.data import SPLITS, load_tokenizer
 from lib.errors import SuiteError, require
 from lib.files import write_atomically
@@ -91,31 +92,25 @@ def fetch(folder: Path, say: Say) -> Facts:
     for task, wanted in EVALUATIONS.items():
         if not (folder / f"{task}.json").is_file():
             say(f"fetching {task} ({wanted.path})")
-            facts = fetch_one(task, wanted, folder / task, say)         # a .jsonl file a subset
+            facts = fetch_one(task, wanted, folder / task, say)
             write_atomically(folder / f"{task}.json", json.dumps(facts).encode())
     return {task: json.loads((folder / f"{task}.json").read_text("utf-8")) for task in EVALUATIONS}
 
 
 def fetch_one(task: str, wanted: HubSet, folder: Path, say: Say) -> Facts:
+    """Write a .jsonl file a subset, rows by the names of the set's columns; a SuiteError names a row without a text."""
     names = [wanted.config] if wanted.config else patiently(wanted.path, lambda: subsets(wanted), wanted.remedy, say)
     items, facts = 0, {}
     for name in names:
-        reader = Reader(task, [dataclasses.replace(wanted, config=name)], say)
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in complete(reader)]
-        write_atomically(folder / f"{task if wanted.config else name}.jsonl", "".join(lines).encode())
-        items, facts = items + len(lines), reader.sources[0].facts()
-    return {**facts, "config": wanted.config, "subsets": len(names), "items": items}
-
-
-def complete(reader: Reader) -> Iterator[dict[str, str]]:
-    """The rows by the names of the set's columns; a SuiteError names a row that lacks a text."""
-    wanted = reader.sources[0].set
-    for number in range(len(reader.files)):
-        for row, texts in reader.rows(number):
+        reader, lines = Reader(task, [dataclasses.replace(wanted, config=name)], say), []
+        for number, row, texts in chain.from_iterable(map(reader.rows, range(len(reader.files)))):
             if None in texts:
                 raise SuiteError(f"{reader.where(number)}, row {row} has no text in "
                                  f"{wanted.columns[texts.index(None)]!r}; fetch it again, or {wanted.remedy}")
-            yield dict(zip(wanted.columns, texts, strict=True))
+            lines.append(json.dumps(dict(zip(wanted.columns, texts, strict=True)), ensure_ascii=False) + "\n")
+        write_atomically(folder / f"{task if wanted.config else name}.jsonl", "".join(lines).encode())
+        items, facts = items + len(lines), reader.sources[0].facts()
+    return {**facts, "config": wanted.config, "subsets": len(names), "items": items}
 
 
 class Filling:
@@ -167,14 +162,14 @@ class Filling:
         encoded = dict(zip(wanted, tokenizer.encode(self.pieces, [chunk[at].text for at in wanted]), strict=True))
         kept = {split: [np.empty(0, tokenizer.token_type(self.config.vocab))] for split in SPLITS}
         records: dict[str, list[tuple[int, ...]]] = {split: [] for split in SPLITS}
+        removed = Counter(self.state["removed"])
         for at, (document, split, digest) in enumerate(zip(chunk, splits, digests, strict=True)):
             if self.over:
                 break
-            copies, removed, there = int(digest in self.seen), self.state["removed"], self.state[split]
-            for what, count in (("rows without text", document.passed_over), ("exact copies of documents", copies)):
-                if count:
-                    removed[what] = removed.get(what, 0) + count
-            if not copies and self.missing(split):
+            removed["rows without text"] += document.passed_over
+            removed["exact copies of documents"] += digest in self.seen
+            if digest not in self.seen and self.missing(split):
+                there = self.state[split]
                 tokens = encoded[at][:self.missing(split)]
                 kept[split].append(tokens)
                 records[split].append((len(tokens), document.file, document.row, digest))
@@ -183,6 +178,7 @@ class Filling:
                 there["tokens"] += len(tokens)
                 there["bytes"] += len(document.text.encode()) * len(tokens) // len(encoded[at])
             self.state["position"] = list(document.after)
+        self.state["removed"] = +removed            # without zeros
         content = io.BytesIO()
         np.savez(content, state=json.dumps(self.state), **{split: np.concatenate(kept[split]) for split in SPLITS},
                  **{f"{split}-records": np.array(records[split], RECORD) for split in SPLITS})

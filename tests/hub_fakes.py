@@ -25,8 +25,8 @@ CONFIG = CorpusConfig(vocab=400, train_tokens=12_000, heldout_tokens=2_000, hub=
                       apart=("wikitext103",))
 PROGRAM = """
 import sys, datasets, hub_fakes
-from data_prep import build, hub_build, hub_reader
-hub_build.CHUNK, hub_build.SAY_EVERY, hub_reader.WAIT = 3000, 0.0, 0.02
+from data_prep import build, hub, hub_build
+hub_build.CHUNK, hub_build.SAY_EVERY, hub.WAIT = 3000, 0.0, 0.02
 datasets.config.STREAMING_READ_RETRY_INTERVAL = datasets.config.STREAMING_OPEN_RETRY_INTERVAL = 0.02
 datasets.config.STREAMING_READ_MAX_RETRIES = 2
 build.corpus(getattr(hub_fakes, sys.argv[1]), lambda line: print(line, flush=True))

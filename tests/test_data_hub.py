@@ -14,9 +14,8 @@ import pytest
 from hub_fakes import articles, problems, web, write
 from pyarrow import parquet
 
-from data_prep import hub, hub_reader
-from data_prep.hub import DOMAINS, EVALUATIONS
-from data_prep.hub_reader import ATTEMPTS, Reader
+from data_prep import hub
+from data_prep.hub import ATTEMPTS, DOMAINS, EVALUATIONS, Reader
 from lib.errors import SuiteError
 
 pytestmark = pytest.mark.usefixtures("hub_outputs")
@@ -63,10 +62,10 @@ def test_when_rows_are_lines_then_documents_are_articles_also_over_the_end_of_a_
 def test_when_lines_are_pages_then_what_stands_before_the_first_is_a_document_too_and_empty_ones_are_none():
     lines = ["", "<mediawiki>", "  <page>", "    <title>A</title>", "  </page>", "  <page>", None, "  </page>"]
     rows = ((0, number, (line,)) for number, line in enumerate(lines))
-    found = list(hub_reader.grouped(rows, DOMAINS["enwik8"][0], (1, 0)))
+    found = list(hub.grouped(rows, DOMAINS["enwik8"][0], (1, 0)))
     assert [d.text.split("\n")[0] for d in found] == ["<mediawiki>", "  <page>", "  <page>"]
     assert [(d.row, d.after, d.passed_over) for d in found] == [(0, (0, 2), 0), (2, (0, 5), 0), (5, (1, 0), 1)]
-    assert list(hub_reader.grouped(iter([(0, 0, ("",))]), DOMAINS["enwik8"][0], (1, 0))) == []
+    assert list(hub.grouped(iter([(0, 0, ("",))]), DOMAINS["enwik8"][0], (1, 0))) == []
 
 
 @pytest.mark.parametrize("name", ["math", "wikitext103"])
@@ -91,7 +90,7 @@ def test_when_rows_have_no_text_then_they_are_passed_over_and_counted(own):
 
 
 def dropping(batch: int, failures: int, error: Exception):
-    """`hub_reader.tables` of a hub whose connection drops after each batch of rows, and at times does not come back."""
+    """`hub.tables` of a hub whose connection drops after each batch of rows, and at times does not come back."""
     calls = itertools.count(1)
 
     def tables(file: str, row: int):
@@ -108,7 +107,7 @@ def dropping(batch: int, failures: int, error: Exception):
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds of the waits, which are noted and not waited."""
     noted: list[float] = []
-    monkeypatch.setattr(hub_reader.time, "sleep", noted.append)
+    monkeypatch.setattr(hub.time, "sleep", noted.append)
     return noted
 
 
@@ -134,14 +133,14 @@ OF_THE_CLIENT = next(kind for kind in huggingface_hub.errors.HfHubHTTPError.__mr
 def test_when_the_connection_drops_again_and_again_then_no_document_is_lost_or_read_twice(
         error, remote, waits, monkeypatch):
     whole = list(reader("math").documents())
-    monkeypatch.setattr(hub_reader, "tables", dropping(37, ATTEMPTS - 2, error))
+    monkeypatch.setattr(hub, "tables", dropping(37, ATTEMPTS - 2, error))
     assert list(reader("math").documents()) == whole
-    assert waits[:4] == [hub_reader.WAIT * 2 ** n for n in range(4)]
+    assert waits[:4] == [hub.WAIT * 2 ** n for n in range(4)]
 
 
 def test_when_the_hub_stays_away_then_the_error_says_that_a_rerun_goes_on(remote, waits, monkeypatch):
     own = reader("fineweb_edu")
-    monkeypatch.setattr(hub_reader, "tables", dropping(37, 10 ** 6, ConnectionError("no route to host")))
+    monkeypatch.setattr(hub, "tables", dropping(37, 10 ** 6, ConnectionError("no route to host")))
     with pytest.raises(SuiteError, match=rf"row 0: the hub did not answer {ATTEMPTS} times .*no route to .*run again"):
         next(own.documents())
     assert len(waits) == ATTEMPTS - 1

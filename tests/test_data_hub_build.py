@@ -16,9 +16,8 @@ import tokenizers
 from hub_fakes import CONFIG, decoded, make_hub, pretend_llama, sentences, start, web, write
 from hub_server import COMMIT, Hub
 
-from data_prep import build, hub, hub_build, hub_reader
-from data_prep.hub import DOMAINS, EVALUATIONS
-from data_prep.hub_reader import HubDocument
+from data_prep import build, hub, hub_build
+from data_prep.hub import DOMAINS, EVALUATIONS, HubDocument
 from lib import paths
 from lib.config import DataConfig
 from lib.data import SPLITS, Corpus, load_tokenizer
@@ -42,9 +41,9 @@ def own(hub_copies: Path, hub_outputs: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The name of the data set and the row of every beginning to read a file."""
-    real, starts = hub_reader.tables, []
+    real, starts = hub.tables, []
     names = [one.path for sets in (*DOMAINS.values(), EVALUATIONS.values()) for one in sets]
-    monkeypatch.setattr(hub_reader, "tables", lambda file, row: [
+    monkeypatch.setattr(hub, "tables", lambda file, row: [
         starts.append((next(name for name in names if name in file), row)), real(file, row)][1])
     return starts
 
@@ -101,7 +100,7 @@ def test_when_rows_are_copies_then_each_text_is_there_once_and_the_rest_is_count
 
 def test_when_the_connection_is_lost_and_a_rerun_killed_then_reruns_go_on_and_the_files_are_the_same(
         hub_corpus, hub_outputs, monkeypatch):
-    real, trained, waits, pieces = hub_reader.tables, [], [], hub_build.own_pieces
+    real, trained, waits, pieces = hub.tables, [], [], hub_build.own_pieces
 
     def lost(file: str, row: int):
         """From row 40 on, once the tokeniser has been trained."""
@@ -112,15 +111,15 @@ def test_when_the_connection_is_lost_and_a_rerun_killed_then_reruns_go_on_and_th
             yield table
     monkeypatch.setattr(hub.Source, "local", False)
     monkeypatch.setattr(hub.Source, "identity", lambda self: [list(self.files)])
-    monkeypatch.setattr(hub_reader.time, "sleep", waits.append)
+    monkeypatch.setattr(hub.time, "sleep", waits.append)
     monkeypatch.setattr(hub_build, "CHUNK", 3000)
     monkeypatch.setattr(hub_build, "own_pieces", lambda *a: [pieces(*a), trained.append(1)][0])
     with monkeypatch.context() as patch:
-        patch.setattr(hub_reader, "tables", lost)
+        patch.setattr(hub, "tables", lost)
         with pytest.raises(SuiteError, match="OpenMathInstruct-2.*row 40.*read is kept"):
             build.corpus(CONFIG)
     (work,) = (hub_outputs / "data").glob(".building-*")
-    assert len(waits) == hub_reader.ATTEMPTS - 1 and list(work.glob(".math-*.npz"))
+    assert len(waits) == hub.ATTEMPTS - 1 and list(work.glob(".math-*.npz"))
     for left in (work / ".math-999999.npz.partial", work / "train-math.bin"):       # of a kill while writing
         left.write_bytes(b"half")
     starts = noted(monkeypatch)
