@@ -6,13 +6,18 @@ import os
 import secrets
 
 import numpy as np
+import pytest
 import torch
 
 from lib.attention import sparse_attention
-from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow
+from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow, names, pattern_class
 
 torch.set_num_threads(1)
 SEED = int(os.environ.get("TEST_SEED", secrets.randbelow(2 ** 31)))     # a failure names it, for TEST_SEED
+
+
+EXAMPLES = [pytest.param(example, id=f"{name}-{n}")
+            for name in names() for n, example in enumerate(pattern_class(name).examples())]
 
 
 def random_table(H, T, C, seed=0):
@@ -60,6 +65,12 @@ LEARNED = {"soft": {"span": [0.0, 1.5, -1.25, 4.0]}, "learned": {"alpha": 1.21},
 
 def alibi(H):
     return torch.tensor([2.0 ** -(1 + h) for h in range(H)])
+
+
+def qkv(B=1, H=4, G=2, T=20, D=8, dtype=torch.float32):
+    """q, k and v, always the same numbers, laid out as a model's are."""
+    random = torch.Generator().manual_seed(0)
+    return [torch.randn(B, T, heads, D, generator=random, dtype=dtype).transpose(1, 2) for heads in (H, G, G)]
 
 
 def inputs(B, H, G, T, D=7, seed=0, dtype=torch.bfloat16):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from types import SimpleNamespace
 
@@ -21,14 +20,12 @@ from triton.runtime import driver, jit
 
 from lib.attention.call import checked
 from lib.attention.gpu import ops
-from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow
+from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets
 
-HALF, FAR = torch.bfloat16, Offsets((*range(9), 13, 21, 34, 55))
-# keys, dtype, head size, and which of alpha, span and slopes there are
-CALLS = {"offsets": (FAR, HALF, 64, ""), "learned": (LearnedOffsets(8, (13, 21, 34)), HALF, 64, "alpha"),
-         "table": (EdgeTable(np.arange(128)[:, None].astype(np.int32)), HALF, 64, ""),
-         "float32": (Offsets((*range(40), 60), leading=2), torch.float32, 64, ""),
-         "soft": (SoftWindow(32, 8), HALF, 64, "span slopes"), "by head": (HeadOffsets((FAR,) * 8), HALF, 80, "slopes")}
+FAR = Offsets((*range(9), 13, 21, 34, 55))
+# keys, head size, and which of alpha and slopes there are
+CALLS = [(FAR, 64, ""), (LearnedOffsets(8, (13, 21, 34)), 64, "alpha"),
+         (EdgeTable(np.arange(128)[:, None].astype(np.int32)), 64, ""), (HeadOffsets((FAR,) * 8), 80, "slopes")]
 # What the compiler asks the driver of a GPU that is not there
 ABSENT = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0,
                          get_current_stream=lambda device: 0)
@@ -55,9 +52,9 @@ def compile_only(run):
 if __name__ == "__main__":
     driver.set_active(ABSENT)
     jit.JITFunction.run = compile_only(jit.JITFunction.run)
-    for name in sys.argv[1:] or CALLS:
-        keys, dtype, D, more = CALLS[name]
-        q, k, v = (torch.zeros(1, 128, heads, D, dtype=dtype).transpose(1, 2).requires_grad_() for heads in (8, 2, 2))
-        alpha = torch.tensor(1.1, requires_grad=True) if "alpha" in more else None
-        span = torch.ones(8, requires_grad=True) if "span" in more else None
-        ops.run(checked(q, k, v, keys, 0, alpha, span, torch.ones(8) if "slopes" in more else None)).sum().backward()
+    for keys, D, more in CALLS:
+        q, k, v = (torch.zeros(1, 128, heads, D, dtype=torch.bfloat16).transpose(1, 2).requires_grad_()
+                   for heads in (8, 2, 2))
+        alpha = torch.tensor(1.1, requires_grad=True) if more == "alpha" else None
+        slopes = torch.ones(8) if more == "slopes" else None
+        ops.run(checked(q, k, v, keys, 0, alpha, None, slopes)).sum().backward()

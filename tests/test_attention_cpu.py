@@ -13,6 +13,7 @@ import numba
 import numpy as np
 import pytest
 import torch
+from attention_cases import qkv
 
 from lib.attention import cpu, sparse_attention
 from lib.attention.cpu.vectors import RowType, exponential, load, store
@@ -28,11 +29,6 @@ KEYS = {"offsets": FAR, "learned": LearnedOffsets(1, (3, 5, 8, 90)), "table": Ed
         "soft": SoftWindow(5, 2)}
 
 
-def qkv(B=2, H=4, G=2, D=8, T=T):
-    random = torch.Generator().manual_seed(0)
-    return [torch.randn(B, T, heads, D, generator=random).transpose(1, 2).requires_grad_() for heads in (H, G, G)]
-
-
 def learned(name):
     if name == "learned":
         return {"alpha": torch.tensor(1.1, requires_grad=True)}
@@ -40,7 +36,7 @@ def learned(name):
 
 
 def results(name, call=sparse_attention, **shape):
-    data, more = qkv(**shape), learned(name)
+    data, more = [x.requires_grad_() for x in qkv(**{"B": 2, "T": T, **shape})], learned(name)
     out = call(*data, KEYS[name], backend="cpu", **more)
     return [out, *torch.autograd.grad(out.square().sum(), [*data, *more.values()])]
 
@@ -56,20 +52,15 @@ def test_when_a_program_is_compiled_around_the_call_then_values_and_gradients_st
     assert same(results(name, torch.compile(program, backend="aot_eager")), results(name, program))
 
 
-def test_when_an_output_is_read_twice_then_its_derivative_can_be_taken_twice():
-    q, k, v = qkv()
-    out = sparse_attention(q, k, v, FAR, backend="cpu").square().sum()
-    first, second = torch.autograd.grad(out, q, retain_graph=True), torch.autograd.grad(out, q)
-    assert torch.equal(first[0], second[0])
-
-
-def test_when_no_gradient_is_wanted_then_no_weights_are_kept():
+def test_when_gradients_are_wanted_or_not_then_weights_are_kept_for_two_readings_or_not_at_all():
+    q, k, v = (x.requires_grad_() for x in qkv(2, T=T))
     with torch.no_grad():
-        assert sparse_attention(*qkv(), FAR, backend="cpu").grad_fn is None
-    q, k, v = (x.detach() for x in qkv())
-    out = sparse_attention(q, k, v.requires_grad_(), FAR, backend="cpu")
+        assert sparse_attention(q, k, v, FAR, backend="cpu").grad_fn is None
+    out = sparse_attention(q, k, v, FAR, backend="cpu")
     P = out.grad_fn.saved_tensors[5]
     assert P.shape[:2] == (8, 8) and torch.allclose(P[:, :, :T].sum(1), torch.ones(8, T))       # softmax's weights
+    first, second = (torch.autograd.grad(out.square().sum(), q, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
 
 
 @pytest.fixture
@@ -85,16 +76,6 @@ def test_when_tasks_are_spread_over_threads_then_every_bit_is_the_same(name, hea
     several = results(name, B=1, H=heads, G=heads)
     torch.set_num_threads(1)
     assert same(several, results(name, B=1, H=heads, G=heads))
-
-
-def test_when_several_threads_call_at_once_then_each_gets_its_own_result(three_threads):
-    expected, found = results("offsets"), []
-    callers = [threading.Thread(target=lambda: found.append(results("offsets"))) for _ in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert len(found) == 4 and all(same(one, expected) for one in found)
 
 
 def test_when_a_kernel_fails_in_a_thread_then_the_caller_hears_it(three_threads):
@@ -117,13 +98,19 @@ def true_in_a_child(statement):
     return os.waitpid(child, 0)[1] == 0
 
 
-def test_when_the_process_is_forked_then_the_child_has_threads_of_its_own(three_threads):
-    expected = results("offsets")[0].detach()
-    assert true_in_a_child(lambda: torch.equal(results("offsets")[0], expected))
+def test_when_several_threads_or_a_fork_of_the_process_call_then_each_gets_its_own_result(three_threads):
+    expected, found = results("offsets"), []
+    callers = [threading.Thread(target=lambda: found.append(results("offsets"))) for _ in range(4)]
+    for act in (threading.Thread.start, threading.Thread.join):
+        for caller in callers:
+            act(caller)
+    assert len(found) == 4 and all(same(one, expected) for one in found)
+    wanted = expected[0].detach()
+    assert true_in_a_child(lambda: torch.equal(results("offsets")[0], wanted))      # which has threads of its own
 
 
 def test_when_a_number_is_nan_then_the_result_says_so_for_its_readers_only():
-    q, k, v = (x.detach().clone() for x in qkv())
+    q, k, v = qkv(2, T=T)
     k[0, 0, 30, 0] = math.nan
     for name, readers in (("offsets", {30 + d for d in FAR.distances}), ("table", {30, 90, 91, 92})):
         out = sparse_attention(q, k, v, KEYS[name], backend="cpu")

@@ -8,22 +8,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from attention_cases import FAR, REFUSED
+from attention_cases import FAR, REFUSED, qkv
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib import attention, patterns
 from lib.attention import BACKENDS, sparse_attention
 from lib.attention.call import CACHE, cached, checked
+from lib.attention.gpu import plans
 from lib.attention.pytorch import dots, dots_by_column
 from lib.errors import SuiteError
 from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow
 
 torch.set_num_threads(1)
-
-
-def qkv(B=1, H=4, G=2, T=20, D=8, dtype=torch.float32):
-    random = torch.Generator().manual_seed(0)
-    return [torch.randn(B, heads, T, D, generator=random, dtype=dtype) for heads in (H, G, G)]
 
 
 class Largest(TorchDispatchMode):
@@ -72,14 +68,6 @@ def test_when_t_is_131072_then_results_are_right_and_nothing_as_large_as_all_pai
         torch.testing.assert_close(out[0, 0], expected, rtol=1e-4, atol=1e-5)
         for a, b in zip(found, torch.autograd.grad(expected.square().sum(), rows), strict=True):
             torch.testing.assert_close(a[0, 0], b, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("backend", ["cpu", "torch"])
-def test_when_gradients_are_differentiated_again_then_it_is_refused_not_taken_for_constant(backend):
-    q, k, v = (x.requires_grad_() for x in qkv())
-    out = sparse_attention(q, k, v, FAR, backend=backend)
-    with pytest.raises(SuiteError, match="create_graph = True.*first derivatives only"):
-        torch.autograd.grad(out.sum(), q, create_graph=True)
 
 
 def test_when_a_plan_is_kept_then_another_length_layer_slope_or_head_count_does_not_get_it():
@@ -208,10 +196,12 @@ def test_when_a_call_does_not_fit_then_the_error_names_what_and_how(name):
         sparse_attention(**({"q": X, "k": KV, "v": KV, "pattern": FAR} | given))
 
 
-@pytest.mark.parametrize("backend", ["reference", "masked", "torch", "cpu"])
 @pytest.mark.parametrize("name", REFUSED)
-def test_when_keys_are_malformed_or_leave_a_query_without_any_then_they_are_refused(name, backend):
+def test_when_keys_are_malformed_or_leave_a_query_without_any_then_they_are_refused(name):
     keys, message = REFUSED[name]
-    if name != "a key twice" or backend in ("torch", "cpu"):            # a mask holds it once
+    masks = [] if name == "a key twice" else ["reference", "masked"]            # a mask holds it once
+    for backend in ("torch", "cpu", *masks):
         with pytest.raises(SuiteError, match=message):
             sparse_attention(X, KV, KV, keys, backend=backend)
+    with pytest.raises(SuiteError, match=message):                      # before any kernel of a GPU runs
+        plans.build(checked(X, KV, KV, keys, 0, None, None, None), half=True)

@@ -7,13 +7,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from attention_cases import REFUSED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.attention.call import checked
 from lib.attention.gpu import plans
-from lib.errors import SuiteError
 from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, expand
 
 
@@ -127,10 +125,3 @@ def test_when_heads_share_keys_then_as_many_as_fit_lie_side_by_side(H, G, D, R, 
     tiles = plans.tiling(H, G, D, by_head=False)
     assert tiles[:2] == (R, RP) and tiles.BM == BM and tiles.DP >= D and tiles.KM // RP >= 16
     assert plans.tiling(H, G, D, by_head=True).R == 1
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_when_keys_are_wrong_then_they_are_refused_before_any_kernel_runs(name):
-    keys, message = REFUSED[name]
-    with pytest.raises(SuiteError, match=message):
-        plan_of(keys, 20)

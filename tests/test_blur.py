@@ -18,7 +18,7 @@ from lib.model import build_model
 from lib.patterns import build
 from lib.patterns.base import LearnedOffsets
 
-KEYS = LearnedOffsets(2, (1, 2, 3, 5, 8, 13))
+KEYS = LearnedOffsets(2, (1, 2, 3, 5, 6, 8, 13, 21))       # at alpha = 0.6, 5 and 6 have the same floor
 BLURRED = replace(RUN, pattern=PatternSpec.of("blurred", window=3, rungs=5, blur=4.0))
 
 
@@ -40,20 +40,20 @@ def by_loops(q, k, v, keys, alpha, half_width):
     return out
 
 
-@pytest.mark.parametrize("alpha, half_width", [(0.93, 1.0), (1.21, 2.6), (1.0, 4.0)])
-def test_when_rungs_are_blurred_then_values_and_gradients_are_those_of_the_definition(alpha, half_width):
+@pytest.mark.parametrize("alpha, half_width", [(0.6, 1), (0.93, 1), (1.0, 1), (1.5, 1), (1.21, 2.6), (1.0, 4.0)])
+def test_when_rungs_are_plain_or_blurred_then_values_and_gradients_are_those_of_the_definition(alpha, half_width):
     random = torch.Generator().manual_seed(0)
     *qkv, side = (torch.randn(2, heads, 21, 3, generator=random, dtype=torch.float64) for heads in (4, 2, 2, 4))
     *qkv, learned = (x.requires_grad_() for x in (*qkv, torch.tensor(alpha, dtype=torch.float64)))
-    right = learned + (1e-9 if alpha == 1 else 0)           # a kernel has corners: the derivative to the right of one
-    ours = blurred_attention(*qkv, KEYS, learned, half_width)
+    right = learned + 1e-9                  # where a rung has a corner: the derivative to the right of it
     theirs = by_loops(*qkv, KEYS, right, half_width)
-    close = {"rtol": 1e-6, "atol": 1e-6} if alpha == 1 else {"rtol": 1e-11, "atol": 1e-11}
-    torch.testing.assert_close(ours, theirs, **close)
-    gradients = [torch.autograd.grad((x * side).sum(), [*qkv, learned]) for x in (ours, theirs)]
-    torch.testing.assert_close(*gradients, **close)
-    if half_width == 1:                                     # the plain blend
-        torch.testing.assert_close(ours, sparse_attention(*qkv, KEYS, alpha=learned), rtol=1e-12, atol=1e-12)
+    ours = [blurred_attention(*qkv, KEYS, learned, half_width)]
+    if half_width == 1:                     # the plain blend of `learned`
+        ours.append(sparse_attention(*qkv, KEYS, alpha=learned, backend="reference"))
+    for out in ours:
+        torch.testing.assert_close(out, theirs, rtol=1e-6, atol=1e-6)
+        gradients = [torch.autograd.grad((x * side).sum(), [*qkv, learned], retain_graph=True) for x in (out, theirs)]
+        torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
 
 
 def test_when_training_goes_on_then_the_kernel_narrows_to_the_plain_blend():

@@ -59,16 +59,19 @@ def test_when_killed_twice_and_started_again_then_weights_and_metrics_are_those_
     assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == ["model.safetensors", "result.json"]
 
 
-def test_when_stopped_between_records_then_means_and_times_cover_what_was_before(tmp_path, monkeypatch):
+def test_when_stopped_between_records_then_means_and_times_cover_what_was_before(tmp_path, undisturbed, monkeypatch):
+    every = [m.value for m in undisturbed[1].metrics if m.measure == "train_loss"]
     monkeypatch.setattr(training, "RECORDS", 2)                  # a record every 6 steps
-    undisturbed = trained(RUN, tmp_path / "undisturbed")
+    seldom = values(trained(RUN, tmp_path / "undisturbed"))
+    means = {step: loss for measure, _, _, step, loss in seldom if measure == "train_loss"}
+    assert means == {6: pytest.approx(sum(every[:6]) / 6), 12: pytest.approx(sum(every[6:]) / 6)} and len(every) == 12
     stopped(tmp_path / "stopped", 9)
     state = checkpoint.load_checkpoint(tmp_path / "stopped", RUN)
     assert len(state["state"]["losses"]) == 3
     state["state"] |= {"seconds": 1000.0, "step_seconds": 500.0, "peak_memory_mib": 1e6}
     checkpoint.save_checkpoint(tmp_path / "stopped", RUN, state)
     resumed = trained(RUN, tmp_path / "stopped")
-    assert values(resumed) == values(undisturbed)
+    assert values(resumed) == seldom
     assert 1000 < resumed.seconds < 1100 and resumed.peak_memory_mib == 1e6
     assert resumed.tokens_per_s == pytest.approx(RECIPE.tokens / 500, rel=0.1)
 

@@ -35,29 +35,15 @@ def started(command: list[str], outputs: Path, **environment: str) -> subprocess
                           env=environment)
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """The outputs of two processes, the second of which is killed in the first run, and what was said."""
-    outputs = tmp_path_factory.mktemp("outputs")
-    return outputs, started(TORCHRUN, outputs, KILL="17")
-
-
 @pytest.mark.slow
-def test_when_a_process_is_killed_then_all_end_and_the_error_names_it_and_the_run(killed, monkeypatch):
-    outputs, ended = killed
-    monkeypatch.setenv("SUITE_OUTPUTS", str(outputs))
+def test_when_a_process_is_killed_then_all_end_and_fewer_processes_end_and_evaluate_the_runs(outputs):
+    ended = started(TORCHRUN, outputs, KILL="17")
     assert ended.returncode == 1
     assert "rank      : 1" in ended.stderr and "Signal 9 (SIGKILL)" in ended.stderr
     stopped = rf"run {FIRST} \(learned, seed 1\) stopped: (one of the 2 processes ended|terminated)"
     assert re.search(stopped, ended.stderr)
     assert "it goes on from the last checkpoint" in ended.stderr
     assert load_checkpoint(paths.run_folder("tiny", FIRST), JOBS[0].run)["state"]["step"] == 17
-
-
-@pytest.mark.slow
-def test_when_the_command_is_given_again_then_fewer_processes_end_and_evaluate_the_runs(killed, monkeypatch):
-    outputs = killed[0]
-    monkeypatch.setenv("SUITE_OUTPUTS", str(outputs))
     ended = started([sys.executable], outputs, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="2",
                     MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     assert ended.returncode == 0, ended.stderr
@@ -113,23 +99,20 @@ def test_when_several_seeds_are_planned_then_all_first_ones_come_before_second_o
 
 
 @pytest.mark.parametrize("weights_only", [True, False])
-def test_when_another_job_has_a_run_then_it_is_left_to_it_and_a_run_that_fails_is_named(lead, weights_only):
+def test_when_another_job_has_a_run_then_it_is_left_to_it_and_runs_that_fail_or_break_are_named(
+        lead, weights_only, monkeypatch):
     taken, wild, good = Job.of(RUN), Job.of(with_recipe(lr=1e30, warmup=0)), Job.of(with_recipe(seed=3))
-    folder(taken).mkdir(parents=True)
-    with FileLock(folder(taken) / "lock"):
-        status, last, said = lead([taken, wild, good], weights_only)
-    assert status == 1 and "1 of 3 runs finished" in last and "1 in the hands of another job" in last
-    assert "FAILED: learned, seed 1: run" in said and "diverged at step" in said
-    assert str(folder(wild) / "log.txt") in said
-    assert not (folder(taken) / "result.json").exists() and (folder(good) / "result.json").exists()
+    train = Worker.train
 
-
-def test_when_a_training_breaks_then_the_error_is_that_run_alone_where_no_other_process_waits(lead, monkeypatch):
     def broken(member, run, *given, **more):
-        if run.train.seed == 1:
+        if run.train.seed == 4:
             raise KeyError("broken")
         return train(member, run, *given, **more)
-    train = Worker.train
     monkeypatch.setattr(Worker, "train", broken)
-    status, last, said = lead([Job.of(RUN), Job.of(with_recipe(seed=3))], True)
-    assert status == 1 and "1 of 2 runs finished" in last and "FAILED: learned, seed 1: KeyError: 'broken'" in said
+    folder(taken).mkdir(parents=True)
+    with FileLock(folder(taken) / "lock"):
+        status, last, said = lead([taken, wild, Job.of(with_recipe(seed=4)), good], weights_only)
+    assert status == 1 and "1 of 4 runs finished" in last and "1 in the hands of another job" in last
+    assert "FAILED: learned, seed 1: run" in said and "diverged at step" in said
+    assert str(folder(wild) / "log.txt") in said and "FAILED: learned, seed 4: KeyError: 'broken'" in said
+    assert not (folder(taken) / "result.json").exists() and (folder(good) / "result.json").exists()

@@ -10,17 +10,15 @@ import tracemalloc
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_cases import EXAMPLES
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from lib import paths
-from lib.patterns import EdgeTable, build, names, pattern_class
+from lib.patterns import EdgeTable, build
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-torch.set_num_threads(1)
 PAGE = (paths.ROOT / "docs" / "other_models.md").read_text("utf-8")
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-EXAMPLES = [pytest.param(example, id=f"{name}-{n}")
-            for name in names() for n, example in enumerate(pattern_class(name).examples())]
 
 
 def assert_flex_agrees(pattern, layer, T, heads, attention=flex_attention, dtype=torch.float64, tolerance=1e-12):

@@ -8,20 +8,17 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
+from attention_cases import EXAMPLES
 
 from lib.attention import sparse_attention
 from lib.errors import SuiteError
-from lib.patterns import build, names, pattern_class
+from lib.patterns import build
 
 transformers = pytest.importorskip("transformers", reason="not installed: pip install -e '.[transformers]'")
 from lib.integrations.transformers import add_learned, attend_rows, first_rows, register  # noqa: E402
 
-torch.set_num_threads(1)
 N = 48                          # length of the registrations: the longest sequence
 VOCAB = 61
-SMALL = {"vocab_size": VOCAB, "intermediate_size": 24}
-EXAMPLES = [pytest.param(example, id=f"{name}-{n}")
-            for name in names() for n, example in enumerate(pattern_class(name).examples())]
 CAUSAL = [example for example in EXAMPLES if example.values[0].causal]
 BIDIRECTIONAL = [example for example in EXAMPLES if not example.values[0].causal]
 CLOSE = 1e-5                    # in float64 models too, transformers' norms, rotations and eager softmax are float32
@@ -34,24 +31,25 @@ def registered(pattern, length=N, backend="auto"):
     return register(pattern, length=length if pattern.causal else None, name=name, backend=backend)
 
 
-def stack(layers, heads):
-    return {**SMALL, "hidden_size": 4 * heads, "num_hidden_layers": layers, "num_attention_heads": heads,
-            "max_position_embeddings": N, "initializer_range": 0.3}
+def model_of(kind, attention, layers=2, heads=4, **options):
+    """A small model with random weights, in float64."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**{
+        "vocab_size": VOCAB, "hidden_size": 4 * heads, "intermediate_size": 24, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "max_position_embeddings": N, "initializer_range": 0.3, "pad_token_id": 0,
+        "bos_token_id": 1, "eos_token_id": None, **options})
+    make = transformers.AutoModel if "Bert" in kind else transformers.AutoModelForCausalLM
+    return make.from_config(config, attn_implementation=attention).double().eval()
 
 
 def llama(attention=None, layers=2, heads=4, kv_heads=2, **options):
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(**stack(layers, heads), num_key_value_heads=kv_heads, pad_token_id=0,
-                                      eos_token_id=None, bos_token_id=1, **options)
-    return transformers.AutoModelForCausalLM.from_config(
-        config, attn_implementation=attention or registered(two_layers())).double().eval()
+    attention = attention or registered(two_layers())
+    return model_of("Llama", attention, layers, heads, num_key_value_heads=kv_heads, **options)
 
 
 def bert(attention, pattern):
-    torch.manual_seed(1)
-    config = transformers.BertConfig(**stack(pattern.layers, pattern.heads), hidden_dropout_prob=0,
-                                     attention_probs_dropout_prob=0)
-    return transformers.AutoModel.from_config(config, attn_implementation=attention).double().eval()
+    no_dropout = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
+    return model_of("Bert", attention, pattern.layers, pattern.heads, **no_dropout)
 
 
 def masked(blocks, pattern, length=None):
@@ -110,9 +108,12 @@ def two_layers(name="scaled_base", **parameters):
 
 @pytest.mark.parametrize("pattern", [two_layers(rungs=6, schedule="linear"), two_layers("mswa", window=9),
                                      two_layers("power_law", budget=6)], ids=lambda pattern: pattern.name)
-@pytest.mark.parametrize("backend", ["auto", "torch"])
-def test_when_a_llama_trains_with_a_pattern_then_loss_and_all_gradients_are_those_of_the_dense_mask(pattern, backend):
+@pytest.mark.parametrize("backend, scale", [("auto", 0.5), ("torch", 0.9)])         # 4 ** -0.5, and a scale of its own
+def test_when_a_llama_trains_with_a_pattern_then_loss_and_all_gradients_are_those_of_the_dense_mask(
+        pattern, backend, scale):
     model, dense = pair(pattern, backend=backend)
+    for block in (*model.model.layers, *dense.model.layers):
+        block.self_attn.scaling = scale
     x = tokens(2, 41)
     losses = [m(x, labels=x).loss for m in (model, dense)]
     sum(losses).backward()
@@ -164,33 +165,16 @@ def test_when_beams_reorder_the_cache_or_weights_are_bfloat16_then_the_result_is
     assert whole.dtype == torch.bfloat16 and (logits - whole).abs().max() < 2 ** -6 * whole.abs().max()
 
 
-def test_when_a_model_scales_its_logits_itself_then_that_scale_counts():
-    model, dense = pair(two_layers())
-    before = model(tokens(1, 11)).logits
-    for m in (model, dense):
-        for block in m.model.layers:
-            block.self_attn.scaling = 0.9
-    text, logits = generated(model, tokens(1, 11), 5)
-    assert (before - model(tokens(1, 11)).logits).abs().max() > 1e-3
-    assert (dense(text).logits[:, 10:-1] - logits).abs().max() < CLOSE
-
-
-STACK = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
-SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 FULL = {"cls_token_id": 1, "sep_token_id": 1, "layer_types": ["full_attention"] * 2}
 
 
-@pytest.mark.parametrize(("kind", "make", "options"), [
-    ("GPT2Config", transformers.AutoModelForCausalLM, {"vocab_size": VOCAB, "n_positions": N}),
-    ("ModernBertConfig", transformers.AutoModel, {**SMALL, **FULL})])
-def test_when_another_architecture_has_the_dense_pattern_then_it_is_what_it_was(kind, make, options):
-    config, causal = getattr(transformers, kind)(**STACK, **SPECIAL, **options), kind == "GPT2Config"
-    model = make.from_config(config, attn_implementation="sdpa").eval()
-    x = tokens(2, 17)
+@pytest.mark.parametrize(("kind", "options"), [("GPT2", {}), ("ModernBert", FULL)])
+def test_when_another_architecture_has_the_dense_pattern_then_it_is_what_it_was(kind, options):
+    model, x = model_of(kind, "sdpa", **options), tokens(2, 17)
     x[1, :5] = 0
     seen = (x != 0).long()
     expected = model(x, attention_mask=seen)[0]
-    model.set_attn_implementation(registered(build("dense", layers=2, heads=4, causal=causal)))
+    model.set_attn_implementation(registered(build("dense", layers=2, heads=4, causal=kind == "GPT2")))
     assert (model(x, attention_mask=seen)[0] - expected)[seen.bool()].abs().max() < CLOSE
 
 
@@ -234,12 +218,15 @@ def test_when_a_row_is_all_padding_then_nothing_is_nan_and_the_others_are_as_wit
         assert found.isfinite().all() and (found[:1] - model(x[:1]).last_hidden_state).abs().max() < CLOSE
 
 
-def of_config(kind, **options):
-    config = getattr(transformers, kind)(**{"vocab_size": VOCAB, **options})
-    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=registered(two_layers())).eval()
+def mistral(sliding_window):
+    return model_of("Mistral", registered(two_layers()), num_key_value_heads=2, sliding_window=sliding_window)
 
 
-MISTRAL = {**SMALL, **STACK, "num_key_value_heads": 2}
+def registering(**given):
+    return lambda: register(**{"pattern": two_layers(), "length": 9, "name": "sparse:refused", **given})
+
+
+# What is said, the model, and the options of its call on five tokens
 REFUSED = {
     "build it with causal=True": (lambda: llama(registered(two_layers("local", causal=False))), {}),
     "build it with causal=False": (lambda: bert(registered(two_layers("local")), two_layers("local")), {}),
@@ -251,16 +238,23 @@ REFUSED = {
     "packed sequences": (llama, {"position_ids": torch.tensor([[0, 1, 2, 0, 1]]), "use_cache": False}),
     "output_attentions": (llama, {"output_attentions": True}),
     "attention dropout is 0.1; set it to 0": (lambda: llama(attention_dropout=0.1).train(), {}),
-    "sliding_window = None": (lambda: of_config("MistralConfig", **MISTRAL, sliding_window=4), {}),
+    "sliding_window = None": (lambda: mistral(sliding_window=4), {}),
     "add_learned(model, pattern)": (lambda: llama(registered(two_layers("learned"))), {}),
+    "in each of the pattern's 2 layers": (lambda: add_learned(llama("eager", 3), two_layers("learned")), {}),
+    "learns something": (lambda: add_learned(llama("eager"), two_layers()), {}),
+    "length = None": (registering(length=None), {}), "name = 'sdpa'": (registering(name="sdpa"), {}),
+    "length = 9": (registering(pattern=two_layers("local", causal=False)), {}),
+    "name = 'a/b'": (registering(name="a/b"), {}), "backend 'cuda'": (registering(backend="cuda"), {}),
+    "taken by": (lambda: [registering(name="sparse:taken", length=length)() for length in (9, 9, 10)], {}),
 }
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_when_pattern_mask_or_model_do_not_fit_then_the_error_names_the_remedy(words):
+def test_when_pattern_mask_or_model_do_not_fit_then_the_error_names_the_remedy_and_nothing_is_registered(words):
     make, options = REFUSED[words]
     with pytest.raises(SuiteError, match=re.escape(words)):
         make()(tokens(1, 5), **options)
+    assert "sparse:refused" not in transformers.AttentionInterface()
 
 
 def test_when_a_model_has_what_is_refused_but_does_not_use_it_then_it_runs():
@@ -268,27 +262,9 @@ def test_when_a_model_has_what_is_refused_but_does_not_use_it_then_it_runs():
     assert model.generate(tokens(1, 9), max_new_tokens=4, do_sample=False).shape == (1, 13)     # the last is not fed
     with pytest.raises(SuiteError, match="length = 12 is not valid"):
         model.generate(tokens(1, 9), max_new_tokens=5, do_sample=False)
-    assert of_config("MistralConfig", **MISTRAL, sliding_window=None)(tokens(1, 5)).logits.isfinite().all()
+    assert mistral(sliding_window=None)(tokens(1, 5)).logits.isfinite().all()
     with pytest.raises(RuntimeError, match="must match"):           # a model without the interface never lacks a mask
-        of_config("BloomConfig", hidden_size=16, n_layer=2, n_head=4)(tokens(1, 9))
-    with pytest.raises(SuiteError, match="one attention in each of the pattern's 2 layers"):
-        add_learned(llama("eager", 3), two_layers("learned"))
-    with pytest.raises(SuiteError, match="learns something"):
-        add_learned(llama("eager"), two_layers())
-
-
-def test_when_a_registration_cannot_be_then_nothing_is_registered():
-    pattern = two_layers()
-    for bad, match in (({"length": None}, "length"), ({"length": 9, "name": "sdpa"}, "name"),
-                       ({"length": 9, "name": "a/b"}, "name"), ({"length": 9, "backend": "cuda"}, "backend")):
-        with pytest.raises(SuiteError, match=match):
-            register(pattern, **{"name": "sparse:refused", **bad})
-    with pytest.raises(SuiteError, match="length"):
-        register(two_layers("local", causal=False), length=9)
-    assert "sparse:refused" not in transformers.AttentionInterface()
-    assert register(pattern, length=9, name="sparse:taken") == register(pattern, length=9, name="sparse:taken")
-    with pytest.raises(SuiteError, match="taken by"):
-        register(pattern, length=10, name="sparse:taken")
+        model_of("Bloom", registered(two_layers()))(tokens(1, 9))
     assert register(build("dense"), length=9) == "sparse:dense"
 
 

@@ -91,13 +91,9 @@ def test_when_heads_are_turned_then_each_pair_is_a_complex_product(dtype, H, G, 
         q, k, v = rope.heads(qkv, turn, H, G)
         assert q.shape == (B, H, T, D) and k.shape == v.shape == (B, G, T, D)
         return torch.cat([q, k, v], 1)
-    compare(mine, formula, [numbers(B, T, (H + 2 * G) * D, dtype=dtype)], dtype)
-
-
-def test_when_nothing_turns_then_heads_are_those_of_qkv():
-    qkv = numbers(2, 3, 4 * 6)
-    q, k, v = rope.heads(qkv, None, 2, 1)
-    assert torch.equal(torch.cat([q, k, v], 1).transpose(1, 2).flatten(2), qkv)
+    qkv = numbers(B, T, (H + 2 * G) * D, dtype=dtype)
+    compare(mine, formula, [qkv], dtype)
+    assert torch.equal(torch.cat(rope.heads(qkv, None, H, G), 1).transpose(1, 2).flatten(2), qkv)       # nothing turns
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -112,10 +108,11 @@ def test_when_the_loss_of_logits_is_taken_then_it_and_its_gradient_are_the_formu
     agree(gradient, torch.autograd.grad(theirs.sum(), exact)[0], dtype)
 
 
-def test_when_a_target_is_no_row_of_the_table_then_it_is_an_error_and_not_another_row():
+def test_when_a_target_is_no_row_of_the_table_then_it_is_an_error_and_a_far_one_costs_its_whole_gap():
     for target in (-1, 7):
         with pytest.raises(IndexError, match="outside the vocabulary"):
             ops.cross_entropy(numbers(1, 3), numbers(7, 3, seed=1), torch.tensor([target]))
+    assert ops.cross_entropy(torch.tensor([[300.0]]), torch.tensor([[1.0], [-1.0]]), torch.tensor([1])) == 600
 
 
 def test_when_numbers_are_on_a_cpu_then_the_kernels_compute_unless_they_cannot():

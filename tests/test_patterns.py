@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from attention_cases import EXAMPLES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,8 +21,6 @@ from lib.patterns import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftW
                           names, pattern_class)
 
 LENGTHS = (1, 2, 3, 7, 33, 100)
-EXAMPLES = [pytest.param(example, id=f"{name}-{n}")
-            for name in names() for n, example in enumerate(pattern_class(name).examples())]
 FAMILIES = {"scaled-base", "power-law", "christoffel", "literature", "comparator"}
 
 
@@ -30,6 +29,9 @@ def check(pattern, layer, length):
     mask, plan = pattern.mask(layer, length), pattern.plan(layer, length)
     assert mask.shape == (pattern.heads, length, length) and mask.dtype == bool
     assert np.array_equal(expand(plan, length, pattern.heads), mask), "the form and the oracle disagree"
+    h, i, j = (torch.arange(n) for n in mask.shape)
+    asked = pattern.mask_mod(layer, length)(0, h[:, None, None], i[:, None], j)
+    assert np.array_equal(asked.numpy(), mask), "mask_mod and the oracle disagree"
     assert mask.any(axis=-1).all(), "a query has no key"
     assert mask.diagonal(axis1=1, axis2=2).all(), "a query does not attend itself"
     assert not pattern.causal or not np.triu(mask, 1).any(), "a key in the future"
@@ -63,14 +65,6 @@ def test_when_any_example_at_any_length_then_form_equals_oracle(pattern, length)
     assert pattern.pairs(length) == pytest.approx(sum(pattern.pairs(length, layer) for layer in range(pattern.layers)))
 
 
-@pytest.mark.parametrize("pattern", EXAMPLES)
-def test_when_mask_mod_is_asked_for_each_pair_then_it_equals_the_mask(pattern):
-    h, i, j = (torch.arange(n) for n in (pattern.heads, 33, 33))
-    for layer in range(0, pattern.layers, 3):
-        got = pattern.mask_mod(layer, 33)(0, h[:, None, None], i[None, :, None], j[None, None, :])
-        assert np.array_equal(got.numpy(), pattern.mask(layer, 33))
-
-
 @pytest.mark.parametrize("name", names())
 def test_when_a_pattern_is_listed_then_it_says_what_it_is_and_names_a_wrong_layer_length_or_stack(name):
     cls = pattern_class(name)
@@ -88,7 +82,7 @@ def test_when_a_pattern_is_listed_then_it_says_what_it_is_and_names_a_wrong_laye
             build(name, **wrong)
 
 
-def test_when_the_readmes_pattern_is_dropped_in_as_one_file_then_it_is_found_and_checked(tmp_path, monkeypatch):
+def test_when_the_readmes_pattern_is_dropped_in_as_one_file_then_it_is_found_and_owns_its_name(tmp_path, monkeypatch):
     text = (paths.ROOT / "README.md").read_text("utf-8").split("# lib/patterns/every_third.py\n")[1].split("```")[0]
     (tmp_path / "every_third.py").write_text(text)
     monkeypatch.setattr(lib.patterns, "__path__", [*lib.patterns.__path__, str(tmp_path)])
@@ -98,25 +92,16 @@ def test_when_the_readmes_pattern_is_dropped_in_as_one_file_then_it_is_found_and
         pattern = build("every_third", layers=2, heads=3, window=1)
         assert pattern.mask(1, 10)[2, 9].nonzero()[0].tolist() == [0, 3, 6, 8, 9]
         assert np.array_equal(expand(pattern.keys(0, 10), 10, 3), pattern.mask(0, 10))
+        twin = type("Twin", (type(pattern),), {"name": "every_third"})
+        with pytest.raises(SuiteError, match="two patterns are called 'every_third'"):
+            names()
     finally:                                                # so that other tests of this process do not find it
         monkeypatch.undo()
         sys.modules.pop("lib.patterns.every_third", None)
         vars(lib.patterns).pop("every_third", None)
-        pattern = None
+        pattern = twin = None
         gc.collect()
     assert "every_third" not in names()
-
-
-def test_when_two_files_take_one_name_then_that_is_an_error():
-    from lib.patterns.local import Local
-    twin = type("Twin", (Local,), {"name": "local"})
-    try:
-        with pytest.raises(SuiteError, match="two patterns are called 'local'"):
-            names()
-    finally:
-        del twin
-        gc.collect()
-    assert names().count("local") == 1
 
 
 @pytest.mark.parametrize("window, widths", [

@@ -181,20 +181,16 @@ class Two(torch.nn.Module):
 A_ROW = 4 * (32 + 2 * 48)
 
 
-def test_when_a_model_is_known_then_what_it_keeps_is_measured_exactly_by_row_and_of_any_batch():
+def test_when_a_model_is_known_then_what_it_keeps_is_measured_and_the_batch_is_taken_in_parts_that_fit(monkeypatch):
     model, fixed = Two(), torch.ones(1000, requires_grad=True)
     assert resources.kept_bytes(model, model, 8) == resources.kept_bytes(model, model, 1) == (0, A_ROW)
     assert model.calls == [1, 2, 1]
     assert resources.kept_bytes(lambda rows: model(rows) + (fixed * 2).square().sum(), model, 8) == (4000, A_ROW)
-
-
-@pytest.mark.parametrize("fitting, rows", [(100, 16), (16, 16), (15.9, 8), (7.9, 6), (6, 6), (0.1, 1)])
-def test_when_memory_is_short_then_the_batch_is_taken_in_parts_of_equal_size(monkeypatch, fitting, rows):
-    model = Two()
     still = 3 * sum(p.nbytes for p in model.parameters())
-    free = (fitting * A_ROW * (1.1 + 2) + still + resources.WORK["cpu"]) / resources.SHARE["cpu"]
-    monkeypatch.setattr(resources, "free_memory", lambda device: free + 1)
-    assert resources.rows_at_once(model, 16, model, 0, "cpu") == rows
+    for fitting, rows in ((100, 16), (16, 16), (15.9, 8), (7.9, 6), (6, 6), (0.1, 1)):      # parts of equal size
+        free = (fitting * A_ROW * (1.1 + 2) + still + resources.WORK["cpu"]) / resources.SHARE["cpu"]
+        monkeypatch.setattr(resources, "free_memory", lambda device, free=free: free + 1)
+        assert resources.rows_at_once(model, 16, model, 0, "cpu") == rows
 
 
 def test_when_the_optimiser_holds_its_moments_already_then_they_are_not_set_aside_again(monkeypatch):

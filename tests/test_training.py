@@ -75,13 +75,6 @@ def test_when_precision_is_bf16_then_losses_stay_near_float32_and_weights_are_fl
     assert all(p.dtype == torch.float32 for p in runs["bf16"].model.parameters())
 
 
-def test_when_a_record_is_due_then_it_is_the_mean_since_the_last_one(tmp_path, undisturbed, monkeypatch):
-    every = [m.value for m in undisturbed[1].metrics if m.measure == "train_loss"]
-    monkeypatch.setattr(training, "RECORDS", 2)
-    means = {m.step: m.value for m in trained(RUN, tmp_path).metrics if m.measure == "train_loss"}
-    assert means == {6: pytest.approx(sum(every[:6]) / 6), 12: pytest.approx(sum(every[6:]) / 6)} and len(every) == 12
-
-
 def test_when_alpha_is_learned_then_its_path_starts_at_step_zero_and_ends_at_the_models(undisturbed):
     _, result = undisturbed
     paths = {(m.step, m.layer): m.value for m in result.metrics if m.measure == "alpha"}
