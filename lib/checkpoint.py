@@ -5,8 +5,6 @@
     result.json              metrics, times and the weights' SHA-256; written last: a run with it is finished
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The one kind of error that a person can mend: it names the thing, the value it had, and the remedy."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -6,8 +6,6 @@ layer. Letters: B batch, H heads, G key/value heads, T length, D head size, L la
 V vocabulary. `lib.training` trains it.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import nn

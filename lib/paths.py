@@ -1,7 +1,5 @@
 """Every path of the suite. A notebook, a worker and `make` find the same files from whatever folder they start in."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The field types of a dataclass say what its parameters may be: `Count`, `Positiv
 are strict: True is no integer and "8" is none, but an integer is a float.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """Time and memory of a training: what it takes, and how many windows of a batch fit at once."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import sys

@@ -5,8 +5,6 @@ Frequency `n` of a head of size D is `w_n = theta ** (-2n / D)`, n = 0 to D/2 - 
 itself at s <= 1.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

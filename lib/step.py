@@ -6,8 +6,6 @@ One process that takes the batch at once computes what the plain loop computes, 
 same numbers in another order. `lib.resources` says how many rows fit into memory; `lib.training` has the loop.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

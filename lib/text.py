@@ -1,7 +1,5 @@
 """Numbers as a person reads them."""
 
-from __future__ import annotations
-
 
 def duration(seconds: float) -> str:
     """Seconds as `45 s`, `12 min`, `3 h 05 min`, `4 days` or `1,200 years`."""

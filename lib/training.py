@@ -6,8 +6,6 @@ for bit (on a CPU with as many threads; some CUDA kernels add in any order). `li
 parts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time

@@ -5,8 +5,6 @@ that touch only the pairs of the pattern: `pytorch` (plain torch; the shortest),
 CPU) and `gpu` (Triton). The forms that keys take are in `lib.patterns.base`.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import torch

@@ -3,8 +3,6 @@
 A plain implementation in torch, which costs little at the size of a probe; `lib.model` calls it while a run trains.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 

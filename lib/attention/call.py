@@ -1,7 +1,5 @@
 """One attention call, checked: what every backend receives; the cache of what is built for it; its keys, by head."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from collections.abc import Callable, Hashable

@@ -1,7 +1,5 @@
 """Torch's scaled dot product attention (SDPA): causal, full, or with a mask. Sparse patterns are compared with it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

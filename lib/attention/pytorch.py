@@ -12,8 +12,6 @@ back to the two integer values as `1 - t` and `t`. An interpolated key is never 
 columns; their further keys are the pairs C to C + R - 1.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Fixed patterns are taken from their rule (`Pattern.mask`), not from the keys that the fast paths use.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

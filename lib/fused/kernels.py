@@ -11,8 +11,6 @@ An inner loop becomes vector code where it runs over whole rows (`x[n, F:]`, the
 might be negative for all that numba knows, and costs a choice a number.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -5,8 +5,6 @@ Each equals the formula in its docstring, value and gradient (tests/test_ops.py)
 compute what needs more in float32. They have first derivatives only: a gradient of a gradient is an error.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

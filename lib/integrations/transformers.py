@@ -12,8 +12,6 @@ a few patterns would answer otherwise at another length (`random_offsets` withou
 few queries over a cache (`attend_rows`) the keys are gathered, and no `[T, T]` object is made.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -48,7 +46,7 @@ PLAIN, PLACES, OTHER = 2, 3, 4
 GATHERED = 2 ** 22                          # numbers of gathered keys at a time: 16 MiB in float32
 Rungs = tuple[torch.Tensor, torch.Tensor]   # nearer of the two distances, and share of the farther one, `[R]` each
 
-_registered: dict[str, Registered] = {}
+_registered: dict[str, "Registered"] = {}
 
 
 def register(pattern: Pattern, *, length: int | None = None, name: str | None = None, backend: str = "auto") -> str:

@@ -1,7 +1,5 @@
 """Patterns by name. Every file of this folder that defines a `Pattern` is found; nothing else is to be edited."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lib.patterns.base import (EdgeTable, HeadOffsets, Keys, Knob, LearnedOffsets, Offsets, Pattern, PerHead,

@@ -1,11 +1,8 @@
 """Adaptive span: a window with a soft end whose place each head learns. Source: Sukhbaatar et al. 2019."""
 
-from dataclasses import dataclass
-
 from lib.patterns.kinds import LearnedPattern, PerLayer, Positive, SoftWindow
 
 
-@dataclass(frozen=True, kw_only=True)
 class AdaptiveSpan(LearnedPattern):
     """Query `i` attends `j` where `0 <= d <= window`, with the weight `clamp((span_h + ramp - d) / ramp, 0, 1)`.
 

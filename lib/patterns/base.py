@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, dataclass_transform
 
 import numpy as np
 
@@ -70,13 +70,14 @@ class Knob(NamedTuple):
     per: str = "stack"                      # stack: one value for all; layer: also one a layer; head: also one a head
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)     # of every subclass, as `__init_subclass__` does
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
     """One rule for which keys a query attends, in a stack of `layers` layers of `heads` heads.
 
-    A subclass is a frozen dataclass in a file of its own in `lib/patterns`, where it is found by its `name`. It defines
-    `keys` (the most special form that fits) and `attends` (the same rule as an inequality, which makes the oracle
-    mask). The types of its fields are checked.
+    A subclass has a file of its own in `lib/patterns`, where it is found by its `name`. It defines `keys` (the most
+    special form that fits) and `attends` (the same rule as an inequality, which makes the oracle mask). It becomes a
+    frozen dataclass by itself: its annotated names are its parameters, and their types are checked.
     """
     name: ClassVar[str]                     # what --pattern and profiles call it
     family: ClassVar[str]                   # scaled-base | power-law | christoffel | literature | comparator
@@ -90,6 +91,9 @@ class Pattern:
     layers: Positive = 1
     heads: Positive = 1
     causal: bool = True
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
         check(self)

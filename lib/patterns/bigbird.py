@@ -1,13 +1,10 @@
 """BigBird: window, random and global keys. Source: Zaheer et al. 2020, arXiv 2007.14062, section 2."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from lib.patterns.kinds import PARTS, Count, DrawnPattern, Knob
 
 
-@dataclass(frozen=True, kw_only=True)
 class BigBird(DrawnPattern):
     """Query `i` attends `j` where `0 <= d <= window` or `j < global_tokens`, and `random` more keys if there are.
 

@@ -1,6 +1,5 @@
 """Learned alpha whose rungs are blurred while it trains: the mechanism of the paper's copy probe."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
@@ -8,7 +7,6 @@ from pydantic import Field
 from lib.patterns.learned import Learned
 
 
-@dataclass(frozen=True, kw_only=True)
 class Blurred(Learned):
     """Query `i` attends `j` as in `learned`; while the model trains, a rung is a kernel of half-width `s` tokens.
 

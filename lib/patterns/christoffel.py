@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -22,7 +21,6 @@ def coprime_neighbours(m: int, k: int, count: int = 2) -> tuple[int, ...]:
     return tuple(sorted(others, key=lambda n: (abs(n - m), n))[:count])
 
 
-@dataclass(frozen=True, kw_only=True)
 class Christoffel(Windowed):
     """Query `i` attends itself, `0 <= d <= window`, and `d = o` where `c[o] = 1`, that is `(o * m) mod k >= k - m`.
 

@@ -1,13 +1,10 @@
 """Dense attention: every key, `d >= 0`; bidirectional every key of the sequence. Source: Vaswani et al. 2017."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from lib.patterns.kinds import OffsetPattern
 
 
-@dataclass(frozen=True, kw_only=True)
 class Dense(OffsetPattern):
     """Query `i` attends `j` where `0 <= i - j` (any `j` when bidirectional)."""
     name = "dense"

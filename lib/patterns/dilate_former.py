@@ -1,12 +1,9 @@
 """DilateFormer: windows dilated by head. Source: Jiao et al. 2023, arXiv 2302.01791, section 3."""
 
-from dataclasses import dataclass
-
 from lib.errors import require
 from lib.patterns.kinds import PerHead, Positive, Windowed
 
 
-@dataclass(frozen=True, kw_only=True)
 class DilateFormer(Windowed):
     """Query `i` attends `j` where `d = r * n` with `0 <= n <= window`; `|n| <= window` in an encoder, as in the paper.
 

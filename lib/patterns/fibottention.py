@@ -1,6 +1,5 @@
 """Fibottention: each head has a row of the Wythoff array as distances. Source: Rahimian et al. 2024."""
 
-from dataclasses import dataclass
 from math import isqrt
 
 import numpy as np
@@ -22,7 +21,6 @@ def wythoff_row(row: int, limit: int, modified: bool = False) -> list[int]:
     return out
 
 
-@dataclass(frozen=True, kw_only=True)
 class Fibottention(Windowed):
     """Query `i` attends itself and `j` where d is in the Wythoff row of the head and `d <= w_h`; `|d|` in an encoder.
 

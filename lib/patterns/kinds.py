@@ -3,10 +3,7 @@
 A file with a pattern imports all that it needs from here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -24,7 +21,6 @@ __all__ = ["PARTS", "Count", "DrawnPattern", "Knob", "LearnedOffsets", "LearnedP
 PARTS = 1024            # `extra` of a random pattern counts queries out of this many
 
 
-@dataclass(frozen=True, kw_only=True)
 class OffsetPattern(Pattern):
     """Keys depend on the distance alone (and on whether they lead). The query itself is always a key."""
     bidirectional = True
@@ -49,7 +45,6 @@ class OffsetPattern(Pattern):
         return heads[0] if len(set(heads)) == 1 else HeadOffsets(tuple(heads))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Windowed(OffsetPattern):
     """A window `0 <= d <= W` and far distances. W may differ by layer and head, which lets `match_edges` come close."""
     by_head = "window"
@@ -71,7 +66,6 @@ class Windowed(OffsetPattern):
         return (Knob("window", range(length), "head"),)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RowPattern(Pattern):
     """Keys differ from query to query: an edge table."""
     bidirectional = True
@@ -103,7 +97,6 @@ class RowPattern(Pattern):
         return {}
 
 
-@dataclass(frozen=True, kw_only=True)
 class DrawnPattern(RowPattern):
     """A window, and keys that every query draws at random. The draw is part of the rule."""
     window: Count = 0
@@ -134,7 +127,6 @@ class DrawnPattern(RowPattern):
         return Knob("budget", range(self.near, self.near + length)), Knob("extra", range(PARTS))
 
 
-@dataclass(frozen=True, kw_only=True)
 class LearnedPattern(Pattern):
     """A window, and a part that the model learns: from `theta` of each layer, which starts as `thetas`."""
     by_head = "window"

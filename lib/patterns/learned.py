@@ -1,7 +1,6 @@
 """Learned alpha: rungs at real distances, interpolated. Source: Fibonacci document, arXiv 2606.28560, section 3."""
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 from lib.errors import require
@@ -33,7 +32,6 @@ def fractional_rungs(base: tuple[int, ...], window: int, alpha: float, length: i
     return list(rungs.values())
 
 
-@dataclass(frozen=True, kw_only=True)
 class Learned(LearnedPattern):
     """Query `i` attends `j` where `0 <= d <= window`, and a blend of two keys at each distance `alpha_l * f`.
 

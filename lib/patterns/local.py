@@ -1,11 +1,8 @@
 """Local window: `0 <= d <= W`; bidirectional `|d| <= W`. Sources: Fibonacci document (control), Longformer."""
 
-from dataclasses import dataclass
-
 from lib.patterns.kinds import Windowed
 
 
-@dataclass(frozen=True, kw_only=True)
 class Local(Windowed):
     """Query `i` attends `j` where `0 <= i - j <= window` (`|i - j| <= window` when bidirectional)."""
     name = "local"

@@ -1,11 +1,8 @@
 """LogSparse: a window, then steps that double. Source: Li et al. 2019, arXiv 1907.00235, section 4.2."""
 
-from dataclasses import dataclass
-
 from lib.patterns.kinds import PerHead, Positive, Windowed
 
 
-@dataclass(frozen=True, kw_only=True)
 class LogSparse(Windowed):
     """Query `i` attends `j` where `0 <= d <= window` or `d - window` is a power of two.
 

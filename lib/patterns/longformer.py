@@ -1,13 +1,10 @@
 """Longformer: windows that grow, dilated on some heads, and global tokens. Source: Beltagy et al. 2020, section 3.1."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from lib.patterns.kinds import Count, Knob, PerHead, Positive, Windowed, edge_table, link_codes
 
 
-@dataclass(frozen=True, kw_only=True)
 class Longformer(Windowed):
     """Query `i` attends `j` where `d = r * n`, `0 <= n <= W_l` (`|n| <= W_l` in an encoder), or `j < global_tokens`.
 

@@ -1,6 +1,5 @@
 """LongNet: dilated attention within segments, both growing, shifted by head. Source: Ding et al. 2023."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -9,7 +8,6 @@ from pydantic import Field
 from lib.patterns.kinds import Knob, Positive, PositivePerHead, RowPattern
 
 
-@dataclass(frozen=True, kw_only=True)
 class LongNet(RowPattern):
     """Branch n has segments of `w = segment * factor^n` tokens and dilation `r = factor^n`; head h shifts by `h mod r`.
 

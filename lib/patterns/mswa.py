@@ -1,11 +1,8 @@
 """MSWA: windows that widen over heads and over layers. Source: Xu et al. 2025, arXiv 2501.01039, section 3."""
 
-from dataclasses import dataclass
-
 from lib.patterns.kinds import Knob, PerHead, Windowed
 
 
-@dataclass(frozen=True, kw_only=True)
 class MSWA(Windowed):
     """Query `i` attends `j` where `0 <= d <= W_lh`, `W_lh = window * s_l * s_h` rounded down.
 

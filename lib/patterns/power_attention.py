@@ -1,13 +1,10 @@
 """PowerAttention: a window, and the blocks at distances that are powers of two. Source: Chen et al. 2025."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from lib.patterns.kinds import Knob, PerHead, Positive, RowPattern
 
 
-@dataclass(frozen=True, kw_only=True)
 class PowerAttention(RowPattern):
     """Query `i` attends `j` where `0 <= d <= window` or `i // block - j // block` is a power of two.
 

@@ -1,6 +1,5 @@
 """Power law: a window, and far keys with probability `~ d^-(1+sigma)`. Source: power-law document, steps 1 and 2."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -13,7 +12,6 @@ from lib.patterns.kinds import Count, DrawnPattern, Positive
 MODES = {"budget": ("budget", 32), "draws": ("draws", 48), "bernoulli": ("scale", 1.0)}     # parameter, and its default
 
 
-@dataclass(frozen=True, kw_only=True)
 class PowerLaw(DrawnPattern):
     """Query `i` attends `j` where `0 <= d <= window`, and far keys at random distances with `q(d) ~ d^-(1+sigma)`.
 

@@ -1,14 +1,11 @@
 """Random keys redrawn for every query. Source: Christoffel document, "random m-edge attention"."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from lib.errors import require
 from lib.patterns.kinds import DrawnPattern, Positive
 
 
-@dataclass(frozen=True, kw_only=True)
 class RandomKeys(DrawnPattern):
     """Query `i` attends itself, `0 <= d <= window`, and keys drawn without replacement, `budget` in all.
 

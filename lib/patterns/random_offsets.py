@@ -1,13 +1,10 @@
 """Random offsets shared by all queries: a window and `count` far distances drawn once. Source: design, comparators."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from lib.patterns.kinds import Count, Knob, Positive, Windowed
 
 
-@dataclass(frozen=True, kw_only=True)
 class RandomOffsets(Windowed):
     """Query `i` attends `j` where `0 <= d <= window` or `d` is one of `count` distances with `window < d <= reach`.
 

@@ -1,12 +1,9 @@
 """Scaled base: a window and the rungs `alpha * f` of a base, alpha by layer. Source: Fibonacci document, section 3."""
 
-from dataclasses import dataclass
-
 from lib.patterns.kinds import Count, Positive, Windowed
 from lib.patterns.rungs import Base, Schedule, base_rungs, schedule_alphas
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScaledBase(Windowed):
     """Query `i` attends `j` where `0 <= d <= window`, or `d > window` is `alpha_l * f`, rounded half to even, f a rung.
 

@@ -1,6 +1,5 @@
 """Sparse Transformer, fixed: a query's block, and the last c places of each. Source: Child et al. 2019, section 4.3."""
 
-from dataclasses import dataclass
 from math import isqrt
 
 import numpy as np
@@ -10,7 +9,6 @@ from lib.patterns.kinds import Knob, Positive, PositivePerHead, RowPattern
 from lib.patterns.sparse_strided import Arrangement, factors, split
 
 
-@dataclass(frozen=True, kw_only=True)
 class SparseFixed(RowPattern):
     """Query `i` attends itself; near factor: `j // block = i // block`; far factor: `j mod block >= block - summary`.
 

@@ -1,6 +1,5 @@
 """Sparse Transformer, strided: the last l keys, and every l-th. Source: Child et al. 2019, section 4.3."""
 
-from dataclasses import dataclass
 from math import isqrt
 from typing import Literal
 
@@ -24,7 +23,6 @@ def split(pattern: Pattern) -> tuple[str, ...]:
     return ("heads" if pattern.heads > 1 else "layers", "merged")
 
 
-@dataclass(frozen=True, kw_only=True)
 class SparseStrided(Windowed):
     """Query `i` attends itself; near factor: `0 <= d <= window`; far factor: `d mod stride = 0`.
 

@@ -1,11 +1,8 @@
 """StreamingLLM: a window, and the first tokens as attention sinks. Source: Xiao et al. 2023, section 3.2."""
 
-from dataclasses import dataclass
-
 from lib.patterns.kinds import Count, PerHead, Windowed
 
 
-@dataclass(frozen=True, kw_only=True)
 class StreamingSinks(Windowed):
     """Query `i` attends `j <= i` where `0 <= d <= window` or `j < sinks`."""
     name = "streaming_sinks"

@@ -1,11 +1,8 @@
 """Fixed stride: every s-th key, `d mod s = 0`, and a window. Source: Christoffel document (fixed strided attention)."""
 
-from dataclasses import dataclass
-
 from lib.patterns.kinds import Knob, PerHead, Positive, Windowed
 
 
-@dataclass(frozen=True, kw_only=True)
 class Strided(Windowed):
     """Query `i` attends `j` where `0 <= d <= window`, or `d >= 0` and `d mod stride = 0` (encoder: `d = |i - j|`)."""
     name = "strided"

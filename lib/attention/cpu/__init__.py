@@ -1,7 +1,5 @@
 """Backend `cpu`: kernels compiled by numba, forward and backward: `shifts` and `edges`. `ops` calls them."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import torch

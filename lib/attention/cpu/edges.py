@@ -9,8 +9,6 @@ row, pieces, places: `lib.attention.cpu.vectors`. x, y: address of a head's firs
 B, H, G, T. keys int32 `[H or 1, T, C]`, counts int32 `[H or 1, T]`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

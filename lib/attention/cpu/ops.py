@@ -1,7 +1,5 @@
 """The kernels as a function of torch with a derivative: plans of keys, memory and threads of a call."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple

@@ -17,8 +17,6 @@ S holds products with the keys of integer shifts, `[N, 64]`, and behind them tho
 `[C, 64]`. Without rungs the two are alike, and one array.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

@@ -6,8 +6,6 @@ splits a vector into what the processor has (64 numbers of float32 are four AVX-
 registers).
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Backend `gpu`: Triton kernels. Importing this needs neither triton nor a GPU; `missing` says which is absent."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from functools import lru_cache

@@ -6,8 +6,6 @@ need sums only; bands are computed anew on tensor cores. Keys that a table or a 
 transposed lists.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

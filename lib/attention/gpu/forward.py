@@ -9,8 +9,6 @@ Bands of distances go to tensor cores. The two kinds of key have their own runni
 the end, as their tiles lie differently in registers.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -1,7 +1,5 @@
 """The kernels as a function of torch with a derivative: memory, sizes and grids of a call."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -81,7 +79,7 @@ class Attention(torch.autograd.Function):
         return *(dx.to(q.dtype) for dx in (dq, dk, dv)), dalpha, dspan, None, None, None
 
 
-def _sums_of_pieces(on: Launch, q: Tensor, dout: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _sums_of_pieces(on: "Launch", q: Tensor, dout: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The sums of each piece of a key's list, and where the pieces of a key are named."""
     starts, lengths, entries, firsts, places = on.plan.pieces
     pieces, rows = starts.shape[1], on.plan.tiling.BM

@@ -1,7 +1,5 @@
 """What the kernels read beside tensors: lists of keys, both ways, built once for a pattern, layer and length."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
