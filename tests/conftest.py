@@ -21,6 +21,15 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def three_threads():
+    """PyTorch has three threads in this test; all others have one."""
+    import torch
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of this session that all its processes share."""

@@ -39,7 +39,7 @@ JOBS = [Job.of(with_recipe(LONG, seed=seed), Evaluation.of("task", count=8)) for
 
 class Source:
     """The run's own batches, some targets of which are not scored: more in one window than in another, all in the first
-    two. It notes what was asked for, and stops the training at step `stop`."""
+    two. It notes what was asked for, and stops the training at step `stop`, or process 1 at step KILL."""
 
     def __init__(self, run: RunConfig, uneven: bool = False, stop: int | None = None) -> None:
         self.own = make_source(run.data, None)
@@ -47,6 +47,8 @@ class Source:
         self.seen: list[tuple] = []
 
     def batch(self, seed: int, step: int, size: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if os.environ.get("RANK") == "1" and os.environ.get("KILL") == str(step):
+            os.kill(os.getpid(), signal.SIGKILL)
         if step == self.stop and seed != training.LIGHT_SEED:
             raise SuiteError("stopped")
         inputs, targets = self.own.batch(seed, step, size, length)
@@ -111,9 +113,9 @@ def perform(scenario: Scenario, folder: Path, together: Ranks) -> dict:
     return outcome | {"seen": source.seen, "tried": sorted(set(tried))}
 
 
-def all_scenarios(rank: int, folder: Path, port: str) -> None:
+def all_scenarios(rank: int, folder: Path) -> None:
     training.CHECKPOINT_SHARE = float("inf")
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     together = Ranks(rank, 2, dist.new_group(backend="gloo"))
     for name, scenario in SCENARIOS.items():
         at = folder / name
@@ -125,23 +127,11 @@ def all_scenarios(rank: int, folder: Path, port: str) -> None:
     dist.destroy_process_group()
 
 
-class Deadly(Source):
-    def batch(self, seed, step, size, length):
-        if os.environ["RANK"] == "1" and step == int(os.environ.get("KILL", "-1")):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().batch(seed, step, size, length)
-
-
-def lead() -> int:
-    """The command on a plan of two short runs on a synthetic task."""
+if __name__ == "__main__":                  # a plan of two short runs on a synthetic task
+    training.CHECKPOINT_SHARE = float("inf")
+    training.Watch.due = lambda watch: float(watch.writes)           # a checkpoint after every step
+    tasks.make_source = lambda config, corpus: Source(replace(RUN, data=config))
     distributed.planned = lambda profile, name: SimpleNamespace(jobs=JOBS)
     distributed.start = lambda options, member: distributed.lead(
         SimpleNamespace(name="tiny"), None, ["any"], member, options.weights_only)
-    training.Watch.due = lambda watch: float(watch.writes)           # a checkpoint after every step
-    tasks.make_source = lambda config, corpus: Deadly(replace(RUN, data=config))
-    return distributed.main(sys.argv[1:])
-
-
-if __name__ == "__main__":
-    training.CHECKPOINT_SHARE = float("inf")
-    sys.exit(lead())
+    sys.exit(distributed.main(sys.argv[1:]))

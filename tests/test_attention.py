@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from attention_cases import EXAMPLES, FORMS, LEARNED, alibi, assert_close, inputs, qkv, run
 
 from lib import patterns
 from lib.attention import BACKENDS, pytorch, sparse_attention
+from lib.attention.blurred import blurred_attention
 from lib.errors import SuiteError
 from lib.patterns import LearnedOffsets
 
@@ -92,3 +94,42 @@ def test_when_gradients_are_differentiated_again_then_it_is_refused_not_taken_fo
     out = sparse_attention(q, k, v, FORMS["far"], backend=backend)
     with pytest.raises(SuiteError, match="create_graph = True.*first derivatives only"):
         torch.autograd.grad(out.sum(), q, create_graph=True)
+
+
+# Rungs between tokens
+
+KEYS = LearnedOffsets(2, (1, 2, 3, 5, 6, 8, 13, 21))       # at alpha = 0.6, 5 and 6 have the same floor
+
+
+def by_loops(q, k, v, keys, alpha, half_width):
+    """The definition, query by query, rung by rung, token by token."""
+    B, H, T, D = q.shape
+    out = torch.zeros_like(q)
+    for b, h, i in np.ndindex(B, H, T):
+        K, V = k[b, h // (H // k.shape[1]), :i + 1], v[b, h // (H // k.shape[1]), :i + 1]
+        kept, seen = [(K[i - d], V[i - d]) for d in range(min(keys.window, i) + 1)], set()
+        for f in keys.base:
+            lo = math.floor(float(alpha.detach()) * f)
+            if lo > keys.window and lo not in seen and i >= lo:
+                w = torch.stack([(1 - abs(i - j - alpha * f) / half_width).clamp(min=0) for j in range(i + 1)])
+                kept.append((w @ K / w.sum(), w @ V / w.sum()))
+            seen.add(lo)
+        p = torch.softmax(torch.stack([q[b, h, i] @ key for key, _ in kept]) / math.sqrt(D), 0)
+        out[b, h, i] = p @ torch.stack([value for _, value in kept])
+    return out
+
+
+@pytest.mark.parametrize("alpha, half_width", [(0.6, 1), (0.93, 1), (1.0, 1), (1.5, 1), (1.21, 2.6), (1.0, 4.0)])
+def test_when_rungs_are_plain_or_blurred_then_values_and_gradients_are_those_of_the_definition(alpha, half_width):
+    random = torch.Generator().manual_seed(0)
+    *qkv, side = (torch.randn(2, heads, 21, 3, generator=random, dtype=torch.float64) for heads in (4, 2, 2, 4))
+    *qkv, learned = (x.requires_grad_() for x in (*qkv, torch.tensor(alpha, dtype=torch.float64)))
+    right = learned + 1e-9                  # where a rung has a corner: the derivative to the right of it
+    theirs = by_loops(*qkv, KEYS, right, half_width)
+    ours = [blurred_attention(*qkv, KEYS, learned, half_width)]
+    if half_width == 1:                     # the plain blend of `learned`
+        ours.append(sparse_attention(*qkv, KEYS, alpha=learned, backend="reference"))
+    for out in ours:
+        torch.testing.assert_close(out, theirs, rtol=1e-6, atol=1e-6)
+        gradients = [torch.autograd.grad((x * side).sum(), [*qkv, learned], retain_graph=True) for x in (out, theirs)]
+        torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)

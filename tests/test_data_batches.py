@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from types import SimpleNamespace
 
@@ -27,17 +28,14 @@ class Positions:
         return (np.arange(self.lengths[domain]) + 10_000 * self.domains.index(domain)).astype(np.uint16)
 
 
-def test_when_asked_twice_then_equal_and_when_seed_or_step_differs_then_not_and_no_global_stream_moves():
+def test_when_a_batch_is_drawn_then_seed_and_step_decide_its_runs_of_one_domain_and_no_global_stream_moves():
     source, before = TextSource(Positions()), (torch.get_rng_state(), np.random.get_state()[1].tolist())
     first, *others = (source.batch(*at, 8, 32)[0] for at in ((3, 5), (3, 6), (5, 3)))
     assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1]
     torch.rand(3)
     assert torch.equal(first, TextSource(Positions()).batch(3, 5, 8, 32)[0])
     assert not any(torch.equal(first, other) for other in others)
-
-
-def test_when_a_batch_is_drawn_then_rows_are_runs_of_one_domain_and_targets_are_one_later():
-    inputs, targets = TextSource(Positions()).batch(0, 0, 64, 40)
+    inputs, targets = source.batch(0, 0, 64, 40)
     assert inputs.shape == (64, 40) and inputs.dtype == targets.dtype == torch.int64
     assert torch.equal(targets, inputs + 1) and torch.equal(inputs[:, 1:], inputs[:, :-1] + 1)
 
@@ -50,36 +48,31 @@ def test_when_many_are_drawn_then_every_start_is_as_likely_as_any_other():
     assert statistic < 45.3         # 99.9 % of chi-square with 20 degrees of freedom
 
 
-def test_when_a_mixture_is_given_then_windows_and_so_tokens_come_by_its_weights_and_not_by_size():
+def test_when_a_mixture_is_given_or_configured_then_windows_and_so_tokens_come_by_its_weights_not_by_size():
     inputs, _ = TextSource(Positions(), {"a": 3.0, "c": 1.0, "b": 0.0}).batch(2, 0, 40_000, 20)
     shares = np.bincount(inputs[:, 0].numpy() // 10_000, minlength=3) / 40_000
     assert shares == pytest.approx([0.75, 0.0, 0.25], abs=4 * (0.75 * 0.25 / 40_000) ** 0.5)
     equal = np.bincount(TextSource(Positions()).batch(2, 0, 30_000, 20)[0][:, 0].numpy() // 10_000) / 30_000
     assert equal == pytest.approx([1 / 3] * 3, abs=0.012)
+    data = DataConfig.of("text", mixture=(("a", 3.0), ("c", 1.0), ("b", 0.0)))
+    assert torch.equal(make_source(data, Positions()).batch(2, 0, 40_000, 20)[0], inputs)
 
 
-def test_when_a_configuration_names_text_then_the_source_has_its_mixture():
-    data = DataConfig.of("text", mixture=(("c", 0.5), ("a", 0.5)))
-    expected = TextSource(Positions(), {"c": 0.5, "a": 0.5}).batch(0, 1, 8, 16)
-    assert torch.equal(make_source(data, Positions()).batch(0, 1, 8, 16)[0], expected[0])
+def drawn(mixture):
+    return TextSource(Positions(), mixture)
 
 
-@pytest.mark.parametrize(("mixture", "message"), [
-    ({"d": 1.0}, "unknown domain of the mixture 'd'"), ({"a": -1.0}, r"mixture\['a'\] = -1.0"),
-    ({"a": 0.0}, "at least one weight"),
-    ({"a": float("nan")}, r"mixture\['a'\] = nan"), ({"a": "1"}, r"mixture\['a'\] = '1'"), ({}, "at least one weight")])
-def test_when_a_mixture_is_wrong_then_the_error_names_it(mixture, message):
+@pytest.mark.parametrize(("message", "call"), [
+    ("unknown domain of the mixture 'd'", lambda: drawn({"d": 1.0})),
+    (r"mixture\['a'\] = -1.0", lambda: drawn({"a": -1.0})), ("at least one weight", lambda: drawn({"a": 0.0})),
+    (r"mixture\['a'\] = nan", lambda: drawn({"a": math.nan})), (r"mixture\['a'\] = '1'", lambda: drawn({"a": "1"})),
+    ("at least one weight", lambda: drawn({})), ("needs a corpus", lambda: make_source(DataConfig(), None)),
+    ("length = 41 .* 41 training tokens of domain 'b'", lambda: drawn(None).batch(0, 0, 2, 41)),
+    ("unknown parameter of data source 'text' 'mixtur'; did you mean 'mixture'",
+     lambda: make_source(DataConfig.of("text", mixtur=(("a", 1.0),)), Positions()))])
+def test_when_a_mixture_a_length_or_a_source_is_wrong_then_the_error_names_it(message, call):
     with pytest.raises(SuiteError, match=message):
-        TextSource(Positions(), mixture)
-
-
-def test_when_a_window_is_longer_than_a_domain_or_the_source_is_wrong_then_the_error_says_so():
-    with pytest.raises(SuiteError, match="length = 41 .* 41 training tokens of domain 'b'"):
-        TextSource(Positions()).batch(0, 0, 2, 41)
-    with pytest.raises(SuiteError, match="needs a corpus"):
-        make_source(DataConfig(), None)
-    with pytest.raises(SuiteError, match="unknown parameter of data source 'text' 'mixtur'; did you mean 'mixture'"):
-        make_source(DataConfig.of("text", mixtur=(("a", 1.0),)), Positions())
+        call()
 
 
 # Token files beyond 4 GiB, sparse on the disk: the last windows are read where they are

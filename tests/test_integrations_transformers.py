@@ -165,10 +165,8 @@ def test_when_beams_reorder_the_cache_or_weights_are_bfloat16_then_the_result_is
     assert whole.dtype == torch.bfloat16 and (logits - whole).abs().max() < 2 ** -6 * whole.abs().max()
 
 
-FULL = {"cls_token_id": 1, "sep_token_id": 1, "layer_types": ["full_attention"] * 2}
-
-
-@pytest.mark.parametrize(("kind", "options"), [("GPT2", {}), ("ModernBert", FULL)])
+@pytest.mark.parametrize(("kind", "options"), [
+    ("GPT2", {}), ("ModernBert", {"cls_token_id": 1, "sep_token_id": 1, "layer_types": ["full_attention"] * 2})])
 def test_when_another_architecture_has_the_dense_pattern_then_it_is_what_it_was(kind, options):
     model, x = model_of(kind, "sdpa", **options), tokens(2, 17)
     x[1, :5] = 0

@@ -159,13 +159,15 @@ def test_when_something_is_learned_then_it_starts_as_the_pattern_says_and_has_a_
     assert all((block.attention.theta.grad.abs() > 0).all() for block in model.blocks)
 
 
-def test_when_interpolated_or_ntk_aware_then_all_pairs_or_the_slowest_turn_as_half_the_position_did():
+def test_when_interpolated_ntk_aware_or_alibi_then_turns_and_slopes_are_those_of_the_formula():
     turn = rope.turns(256, 16, 10_000.0, "interpolation", 128, torch.complex128)
     torch.testing.assert_close(turn[::2], rope.turns(128, 16, dtype=torch.complex128))
     plain, (ntk, factor) = rope.frequencies(16)[0], rope.frequencies(16, variant="ntk", length=512, trained_length=128)
     ratio = plain / ntk
     assert ratio[0] == 1 and ratio[-1] == pytest.approx(4.0) and (ratio.diff() > 0).all() and factor == 1
     assert ratio[1].item() == pytest.approx(4 ** (2 / 14))
+    assert rope.alibi_slopes(1).tolist() == [2.0 ** -8]
+    assert rope.alibi_slopes(12).tolist() == pytest.approx([2.0 ** -n for n in (*range(1, 9), 0.5, 1.5, 2.5, 3.5)])
 
 
 def test_when_yarn_then_pairs_are_split_by_the_rounds_they_make_and_logits_get_its_temperature():
@@ -190,9 +192,3 @@ def test_when_the_variant_changes_then_the_model_uses_it_beyond_the_trained_leng
             assert not torch.allclose(model(tokens, rope=variant, trained_length=6), model(tokens), atol=1e-4)
             for trained_length in (24, 30):
                 assert torch.equal(model(tokens, rope=variant, trained_length=trained_length), model(tokens))
-
-
-def test_when_heads_are_a_power_of_two_or_not_then_slopes_are_those_of_alibi():
-    assert rope.alibi_slopes(8).tolist() == [2.0 ** -n for n in range(1, 9)]
-    assert rope.alibi_slopes(1).tolist() == [2.0 ** -8]
-    assert rope.alibi_slopes(12).tolist() == pytest.approx([2.0 ** -n for n in (*range(1, 9), 0.5, 1.5, 2.5, 3.5)])

@@ -1,8 +1,9 @@
-"""The rules by hand-computed numbers: rungs, words, windows, and each neighbour of the literature."""
+"""Rules by hand-computed numbers, random patterns by their laws and budgets, and `match_edges` by its pairs."""
 
 from __future__ import annotations
 
 import math
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 import torch
 
 from lib.errors import SuiteError
-from lib.patterns import LearnedOffsets, SoftWindow, build
+from lib.patterns import LearnedOffsets, SoftWindow, build, names
 from lib.patterns.christoffel import carry_word, coprime_neighbours
 from lib.patterns.fibottention import wythoff_row
 from lib.patterns.learned import alpha_of, fractional_rungs
+from lib.patterns.matching import match_edges
 from lib.patterns.rungs import coprime_stride, fibonacci, matched_pow2, schedule_alphas
 
 FIB = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987]
@@ -95,16 +97,13 @@ def test_when_a_query_is_asked_then_it_has_these_keys(name, parameters, length, 
     assert keys_of(build(name, **parameters), query, length, layer, head) == keys
 
 
-def test_when_a_pattern_covers_the_text_then_it_is_dense():
+def test_when_a_pattern_covers_the_text_or_is_far_shorter_then_its_pairs_are_those_of_dense_or_a_formula():
     with warnings.catch_warnings():
         warnings.simplefilter("error")                          # m = k is no word of a shorter period
         for whole in (build("local", window=29), build("christoffel", m=8, k=8, repeat=True)):
             assert np.array_equal(whole.mask(0, 30), build("dense").mask(0, 30))
     assert build("dense").pairs(10) == 55 and build("dense", causal=False).pairs(10) == 100
-
-
-def test_when_the_text_is_long_then_pairs_are_counted_without_a_square():
-    T = 2_000_000
+    T = 2_000_000                                               # no square of pairs is made
     assert build("local", window=8).pairs(T) == 9 * T - 36
     assert build("streaming_sinks", window=8, sinks=2).pairs(T) == 9 * T - 36 + (T - 9) + (T - 10)
     assert build("scaled_base", window=8).pairs(T) == 9 * T - 36 + sum(T - f for f in FIB if f > 8)
@@ -169,14 +168,11 @@ def test_when_alpha_is_learned_then_rungs_lie_between_tokens(base, window, alpha
             fractional_rungs(tuple(base), window, wrong, length)
 
 
-def test_when_learned_starts_then_theta_is_0_or_the_ramp_within_4():
+def test_when_a_pattern_learns_then_theta_starts_at_0_or_the_ramp_and_its_form_has_not_what_is_learned():
     assert build("learned", layers=4).thetas == (0.0,) * 4 and build("learned", start="ramp").thetas == (0.0,)
     first, *inner, last = build("learned", layers=8, start="ramp").thetas
     assert (first, last) == (-4, 4) == build("learned", layers=2, start="ramp").thetas
     assert [alpha_of(theta) for theta in inner] == pytest.approx([0.5 + layer / 7 for layer in range(1, 7)], abs=1e-12)
-
-
-def test_when_a_pattern_learns_then_its_form_has_window_and_base_or_ramp_and_not_what_is_learned():
     learned = build("learned", layers=2, window=(3, 9), rungs=6)
     span = build("adaptive_span", layers=2, window=(5, 7), ramp=4)
     assert [learned.plan(layer, 50) for layer in (0, 1)] == [LearnedOffsets(W, (1, 2, 3, 5, 8, 13)) for W in (3, 9)]
@@ -211,3 +207,159 @@ def test_when_bigbird_mixes_keys_then_window_and_global_are_there_and_the_rest_i
     assert {0, 1, 37, 38, 39} <= set(row) and len(row) == 8 and keys_of(pattern, 6, 40) == list(range(7))
     encoder = build("bigbird", window=2, random=3, global_tokens=2, causal=False)
     assert keys_of(encoder, 1, 40) == list(range(40)) and len(keys_of(encoder, 20, 40)) == 10
+
+
+# Random patterns; a longer text does not change what a causal query attends
+
+RANDOM = [("random_keys", {"budget": 6, "extra": 300}), ("power_law", {"budget": 14}), ("power_law", {"mode": "draws"}),
+          ("power_law", {"mode": "bernoulli", "scale": 3.0}), ("bigbird", {}), ("random_offsets", {"count": 5})]
+
+
+@pytest.mark.parametrize("name, parameters", RANDOM)
+def test_when_seed_or_layer_changes_then_keys_change_and_otherwise_they_stay_also_in_a_longer_text(name, parameters):
+    def mask(layer=0, length=80, **more):
+        return build(name, layers=3, **parameters, **more).mask(layer, length)
+    assert np.array_equal(mask(seed=5), mask(seed=5)) and not np.array_equal(mask(seed=5), mask(seed=6))
+    assert not np.array_equal(mask(), mask(layer=1))
+    assert np.array_equal(mask(per_layer=False), mask(layer=2, per_layer=False))
+    if name != "random_offsets":                                                          # redrawn at each length
+        assert np.array_equal(mask(length=90)[:, :50, :50], mask(length=50))
+
+
+def test_when_offsets_or_extra_keys_are_random_then_all_queries_share_them_or_have_their_share():
+    pattern = build("random_offsets", count=7, window=4)
+    plan = pattern.plan(0, 300)
+    assert plan.distances[:5] == (0, 1, 2, 3, 4) and len(plan.distances) == 12
+    frozen = build("random_offsets", count=7, window=4, reach=63)
+    assert frozen.plan(0, 64) == frozen.plan(0, 900) and max(frozen.plan(0, 900).distances) <= 63
+    assert len(build("random_offsets", count=99, window=4).plan(0, 20).distances) == 20    # more than there are: all
+    counts = build("random_keys", extra=256).with_extra(5, np.arange(2048))
+    assert counts.sum() == 5 * 2048 + 512 and set(counts) == {5, 6}
+    assert np.abs(np.add.reduceat(counts, np.arange(0, 2048, 64)) - (5 * 64 + 16)).max() <= 1
+
+
+@pytest.mark.parametrize("name, budget, window", [("random_keys", 6, 2), ("power_law", 12, 3)])
+def test_when_there_is_a_budget_then_every_query_has_exactly_so_many_keys_or_all_there_are(name, budget, window):
+    mask = build(name, budget=budget, window=window).mask(0, 200)[0]
+    assert mask.sum(1).tolist() == [min(budget, i + 1) for i in range(200)]
+    i, j = mask[100:].nonzero()
+    assert (i + 100 - j).max() > 60                                                       # of all predecessors
+    both = build(name, budget=budget, window=window, causal=False).mask(0, 200)[0]
+    assert (both.sum(1) == budget).all() and np.triu(both, window + 1).sum() > 100
+    near = build("power_law", window=3, budget=12, reach=9).mask(0, 150)[0]
+    assert near.sum(1)[20:].tolist() == [10] * 130                                        # only 0 <= d <= 9
+
+
+RUNS = 400
+
+
+def frequency(sigma, **parameters):
+    """How often the last of 65 queries attends each distance >= 1, over seeds; float [64]."""
+    seen = np.zeros(65)
+    for seed in range(RUNS):
+        row = build("power_law", sigma=sigma, window=0, seed=seed, **parameters).keys(0, 65).keys[-1]
+        seen[64 - row[row >= 0]] += 1
+    return seen[1:] / RUNS
+
+
+@pytest.mark.parametrize("parameters", [{"budget": 2}, {"mode": "draws", "draws": 1}])
+@pytest.mark.parametrize("sigma", [-0.5, 0.8])
+def test_when_one_key_is_drawn_then_distances_follow_the_power_law(sigma, parameters):
+    d = np.arange(1, 65)
+    law, got = d ** -(1 + sigma) / (d ** -(1 + sigma)).sum(), frequency(sigma, **parameters)
+    assert got.sum() == pytest.approx(1)
+    for part in (slice(0, 1), slice(1, 4), slice(4, 16), slice(16, 64)):
+        p = law[part].sum()
+        assert abs(got[part].sum() - p) < 4 * np.sqrt(p * (1 - p) / RUNS) + 1e-9
+
+
+def test_when_edges_are_bernoulli_then_each_has_its_own_probability():
+    got, p = frequency(0.5, mode="bernoulli", scale=3.0), np.minimum(1, 3.0 * np.arange(1, 65) ** -1.5)
+    assert (np.abs(got - p) < 4.5 * np.sqrt(p * (1 - p) / RUNS) + 1e-9).all() and got[0] == got[1] == 1
+
+
+def test_when_48_distances_are_drawn_at_sigma_08_then_about_5_are_new_and_a_ring_wraps_and_looks_both_ways():
+    ring = build("power_law", sigma=0.8, window=8, mode="draws", draws=48, causal=False)              # audit, row 20
+    assert 4.5 < ring.pairs(1024) / 1024 - 17 < 6
+    causal = build("power_law", sigma=0.8, window=8, mode="draws", draws=48)
+    assert 4 < (causal.pairs(1024) - build("local", window=8).pairs(1024)) / 1024 < 6
+    mask = build("power_law", window=1, budget=8, causal=False, sigma=0.0).mask(0, 60)[0]
+    assert mask[0, 59] and mask[59, 0]                                                    # the window wraps too
+    i, j = mask.nonzero()
+    ahead = ((j - i) % 60 < 30).mean()
+    assert 0.4 < ahead < 0.7 and np.minimum((i - j) % 60, (j - i) % 60).max() == 30
+
+
+def test_when_a_power_law_graph_is_drawn_then_memory_grows_with_its_edges():
+    peaks = []
+    for length in (1024, 4096):
+        tracemalloc.start()
+        build("power_law", layers=1, heads=1, window=2, budget=8).plan(0, length)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 5 * peaks[0] and peaks[1] < 4096 ** 2 / 4         # four times the edges; bits of all pairs: 2 MiB
+
+
+# Equal pairs
+
+PAPER = build("scaled_base", schedule="linear", window=8, layers=16, heads=8)
+SMALL = build("scaled_base", schedule="linear", window=6, rungs=10, layers=8, heads=4)
+SHALLOW = build("christoffel", m=21, k=64, repeat=True, layers=2, heads=4)
+BOTH_WAYS = build("christoffel", m=11, k=64, causal=False, layers=4, heads=2)
+
+
+def off(pattern, like, length):
+    return abs(pattern.pairs(length) - like.pairs(length)) / like.pairs(length)
+
+
+@pytest.mark.parametrize("like, name", [
+    *((like, name) for like in (SMALL, SHALLOW) for name in names() if name != "dense"),
+    *((BOTH_WAYS, name) for name in ("local", "strided", "random_keys", "random_offsets", "power_law"))])
+def test_when_a_comparator_is_matched_then_its_pairs_are_within_one_percent(like, name):
+    matched = match_edges(name, like, 128)
+    assert matched.name == name and off(matched, like, 128) <= 0.01
+    assert (matched.layers, matched.heads, matched.causal) == (like.layers, like.heads, like.causal)
+    by_mask = sum(matched.mask(layer, 128).sum() / matched.heads for layer in range(matched.layers))
+    assert by_mask == pytest.approx(matched.pairs(128))
+
+
+def test_when_the_paper_is_matched_then_local_has_a_window_near_16_and_drawn_keys_match_nearly_exactly():
+    assert match_edges("local", PAPER, 1024).window == 16                                 # audit, row 4
+    matched = match_edges("local", build("scaled_base", window=8, layers=16, heads=8), 1024)
+    assert set(matched.window) == {15, 16}
+    matched = match_edges("local", build("strided", stride=9, layers=2, heads=8), 100)    # too few layers: by head
+    assert isinstance(matched.window[0], tuple)
+    for name in ("random_keys", "power_law", "bigbird"):                                  # keys of each query alone
+        assert off(match_edges(name, PAPER, 1024, 1e-3), PAPER, 1024) <= 1e-4
+
+
+@pytest.mark.parametrize("name, parameters", [
+    ("strided", {"stride": 5}), ("christoffel", {"m": 21, "k": 64}), ("local", {"window": 7}),
+    ("random_keys", {"budget": 9}), ("power_law", {"budget": 20}), ("mswa", {"window": 16})])
+def test_when_a_pattern_matches_itself_then_it_stays_as_it_is(name, parameters):
+    pattern = build(name, layers=4, **parameters)
+    matched = match_edges(pattern, pattern, 256, 0.0)
+    assert matched.pairs(256) == pattern.pairs(256) and (name != "christoffel" or matched.m == 21)
+
+
+def test_when_an_instance_is_given_then_other_parameters_stay():
+    template = build("power_law", sigma=1.2, window=3, seed=9, layers=8, heads=4)
+    matched = match_edges(template, SMALL, 128)
+    assert (matched.sigma, matched.window, matched.seed) == (1.2, 3, 9)
+    assert match_edges("power_law", SMALL, 128, sigma=0.5, seed=2).sigma == 0.5
+    assert match_edges("random_offsets", PAPER, 256).reach == 255                         # frozen at that length
+
+
+ONE = build("scaled_base", window=8, rungs=12)
+
+
+@pytest.mark.parametrize("name, like, length, tolerance, parameters, message", [
+    ("strided", ONE, 256, 0.01, {}, r"strided cannot attend 3471 pairs within 1.0% at 256 .* nearest is 3406"),
+    ("dense", SMALL, 128, 0.01, {}, "dense has no parameter to turn"), ("local", SMALL, 0, 0.01, {}, "length = 0"),
+    ("power_law", SMALL, 128, 0.01, {"mode": "draws"}, "power_law has no parameter to turn"),
+    ("local", SMALL, 64, 2, {}, "tolerance = 2")])
+def test_when_the_goal_cannot_be_met_then_the_error_names_the_nearest(
+        name, like, length, tolerance, parameters, message):
+    with pytest.raises(SuiteError, match=message):
+        match_edges(name, like, length, tolerance, **parameters)
+    assert match_edges("dense", build("dense", layers=2), 64).pairs(64) == 2 * 65 * 32

@@ -63,7 +63,7 @@ QUESTIONS = {
 }
 
 
-def test_when_one_run_is_asked_for_then_no_table_is_read_as_a_whole_whatever_the_database_holds(filled):
+def test_when_one_run_is_asked_for_or_all_are_then_no_statement_is_for_each_and_no_table_is_read_as_a_whole(filled):
     plan, small = jobs(RUNS), Database("small")
     fill(small, plan[:2], ROWS)
     for question, ask in QUESTIONS.items():
@@ -74,9 +74,7 @@ def test_when_one_run_is_asked_for_then_no_table_is_read_as_a_whole_whatever_the
     for what in ("evaluations where run_id", "metrics where run_id", "metrics where evaluation_id",
                  "arrays where evaluation_id"):
         assert scans(filled, [f"delete from {what} = 3"]) == [], what
-
-
-def test_when_a_plan_is_compared_or_all_runs_are_looked_at_then_it_is_in_a_few_statements(filled):
+    # A plan is compared, and all runs are looked at, in a few statements.
     assert len(statements(filled, lambda: filled.missing(jobs(750)))) == 1      # for 750 jobs, of which 120 are there
     known = estimate.Estimator()
     for look in (lambda: runs.listed(filled), lambda: known.learn(filled)):
@@ -84,7 +82,7 @@ def test_when_a_plan_is_compared_or_all_runs_are_looked_at_then_it_is_in_a_few_s
     assert len(known.speeds) == RUNS
 
 
-def test_when_a_run_failed_or_lacks_its_evaluations_then_each_question_tells_it_from_the_others(filled):
+def test_when_a_run_failed_lacks_evaluations_or_shares_its_prefix_then_each_question_tells_it_from_others(filled):
     plan, execute = jobs(RUNS), filled.connection.execute
     failed, bare, other = plan[7:10]
     keys = [filled.fingerprint(job.run) for job in (failed, bare, other)]
@@ -95,9 +93,6 @@ def test_when_a_run_failed_or_lacks_its_evaluations_then_each_question_tells_it_
     assert filled.evaluations(keys[::2]) == {keys[2]: set(map(module.evaluation_fingerprint, EVALUATIONS))}
     table = filled.metrics(Job.of(other.run, EVALUATIONS[0]))
     assert set(table["run"]) == {keys[2]} and len(table) == ROWS // 4 + (ROWS - ROWS // 4) // 3
-
-
-def test_when_a_prefix_is_not_of_one_run_then_that_is_said(filled):
     keys = sorted(filled.fingerprint(job.run) for job in jobs(RUNS))
     unique = next(n for n in range(1, 17) if sum(key.startswith(keys[3][:n]) for key in keys) == 1)
     assert runs.find(filled, keys[3][:unique])["run"] == keys[3]

@@ -1,25 +1,34 @@
-"""Training against a plain re-computation, and what it records."""
+"""Training against a plain re-computation, what it records, and that a killed or damaged run ends as one left alone."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import json
 import math
+import multiprocessing
+import os
+import signal
+import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_run import RUN, states_equal, trained, values, weights, with_recipe
+from safetensors import safe_open
+from small_run import RECIPE, RUN, states_equal, stopped, trained, values, weights, with_recipe
 
-from lib import training
-from lib.resources import PARTS
-from lib.config import DataConfig, PatternSpec, TrainConfig
+from lib import checkpoint, training
+from lib.config import DataConfig, PatternSpec, RunConfig, TrainConfig
 from lib.errors import SuiteError
 from lib.model import build_model
-from lib.training import train_run
+from lib.patterns import build
+from lib.resources import PARTS
+from lib.training import load_run, train_run
 from suite.tasks import make_source
-
 
 def test_when_steps_pass_then_the_rate_rises_linearly_and_falls_by_a_cosine_to_a_tenth():
     recipe = TrainConfig()
@@ -75,14 +84,6 @@ def test_when_precision_is_bf16_then_losses_stay_near_float32_and_weights_are_fl
     assert all(p.dtype == torch.float32 for p in runs["bf16"].model.parameters())
 
 
-def test_when_alpha_is_learned_then_its_path_starts_at_step_zero_and_ends_at_the_models(undisturbed):
-    _, result = undisturbed
-    paths = {(m.step, m.layer): m.value for m in result.metrics if m.measure == "alpha"}
-    assert {step for step, _ in paths} == set(range(13))
-    assert [paths[0, layer] for layer in (0, 1)] == [1.0, 1.0]
-    assert [paths[12, layer] for layer in (0, 1)] == result.model.alphas() != [1.0, 1.0]
-
-
 def test_when_text_is_trained_then_each_domain_is_measured_on_its_held_out_windows(tmp_path):
     rng = np.random.default_rng(0)
     stored = {(split, d): rng.integers(0, 16, 900).astype(np.uint16) for split in ("train", "heldout") for d in "ab"}
@@ -102,14 +103,6 @@ def test_when_text_is_trained_then_each_domain_is_measured_on_its_held_out_windo
         train_run(RUN, make_source(DataConfig.of("copying", symbols=64), None), None, tmp_path / "without")
 
 
-def test_when_evaluations_are_more_or_less_frequent_then_weights_and_the_random_stream_are_the_same(tmp_path):
-    torch.manual_seed(3)
-    state = torch.random.get_rng_state()
-    models = [trained(with_recipe(eval_every=every), tmp_path / str(every)).model for every in (0, 5, 1)]
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert states_equal(models[0], models[1]) and states_equal(models[0], models[2])
-
-
 def test_when_seeds_differ_then_runs_do_and_when_equal_they_repeat_and_report_each_step(
         tmp_path, undisturbed, monkeypatch):
     monkeypatch.setattr(training, "PROGRESS_SECONDS", 0.0)
@@ -120,3 +113,189 @@ def test_when_seeds_differ_then_runs_do_and_when_equal_they_repeat_and_report_ea
     assert all(report["tokens_per_s"] > 0 for report in seen)
     assert weights(tmp_path / "again") == weights(folder) and values(again) == values(result)
     assert not states_equal(trained(with_recipe(seed=2), tmp_path / "other").model, result.model)
+    torch.manual_seed(3)
+    state = torch.random.get_rng_state()
+    for every in (0, 1):                                            # evaluations, in place of one every 5 steps
+        assert states_equal(trained(with_recipe(eval_every=every), tmp_path / str(every)).model, result.model)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    paths = {(m.step, m.layer): m.value for m in result.metrics if m.measure == "alpha"}            # of step 0 too
+    assert {step for step, _ in paths} == set(range(13))
+    assert [paths[0, layer] for layer in (0, 1)] == [1.0, 1.0]
+    assert [paths[12, layer] for layer in (0, 1)] == result.model.alphas() != [1.0, 1.0]
+
+
+# Blurred rungs: a training that is `learned`'s where nothing is blurred
+
+BLURRED = replace(RUN, pattern=PatternSpec.of("blurred", window=3, rungs=5, blur=4.0))
+
+
+def test_when_training_goes_on_then_the_kernel_narrows_to_the_plain_blend():
+    pattern = build("blurred", blur=17.0)
+    assert [pattern.half_width(step, 5) for step in range(5)] == [17, 13, 9, 5, 1] and pattern.half_width(0, 1) == 1
+    assert build("learned").half_width(0, 5) is None
+    with pytest.raises(SuiteError, match="position = 'alibi' .* 'blurred'"):
+        build_model(replace(BLURRED, model=replace(BLURRED.model, position="alibi")))
+
+
+def test_when_nothing_is_blurred_then_training_and_values_are_those_of_learned_and_otherwise_they_differ(tmp_path):
+    plain = trained(RUN, tmp_path / "learned")
+    one = trained(replace(RUN, pattern=PatternSpec.of("blurred", window=3, rungs=5, blur=1.0)), tmp_path / "one")
+    wide = trained(BLURRED, tmp_path / "blurred")
+    assert [value[:4] for value in values(one)] == [value[:4] for value in values(plain)]
+    assert [value[4] for value in values(one)] == pytest.approx([value[4] for value in values(plain)], abs=2e-5)
+    assert wide.metrics[-3].measure == "alpha" and abs(wide.metrics[-3].value - plain.metrics[-3].value) > 1e-4
+    assert wide.model.half_width is None                                                # and it is a `learned` model
+    stopped(tmp_path / "killed", 7, BLURRED)
+    trained(BLURRED, tmp_path / "killed")
+    assert weights(tmp_path / "killed") == weights(tmp_path / "blurred")
+    model, plain = build_model(BLURRED), build_model(BLURRED)
+    tokens = torch.randint(0, 16, (2, 16), generator=torch.Generator().manual_seed(0))
+    model.half_width = 4.0
+    with torch.no_grad():
+        assert torch.equal(model(tokens), plain(tokens))
+    assert not torch.allclose(model(tokens), plain(tokens), atol=1e-4)
+    model.half_width = 1.0
+    torch.testing.assert_close(model(tokens), plain(tokens), rtol=1e-4, atol=1e-5)
+
+
+# Checkpoints
+
+LONG = with_recipe(steps=120, eval_every=50)
+
+
+def train_eagerly(run: RunConfig, folder: Path) -> None:
+    training.CHECKPOINT_SHARE = math.inf
+    trained(run, folder, checkpoint_every=0.0)
+
+
+def kill_after_checkpoints(folder: Path, count: int) -> int:
+    """Train LONG in another process, SIGKILL it after `count` checkpoints; the step that it had kept by then."""
+    child = multiprocessing.get_context("spawn").Process(target=train_eagerly, args=(LONG, folder))
+    child.start()
+    seen = set()
+    while len(seen) <= count and child.is_alive():
+        with contextlib.suppress(FileNotFoundError):            # between the two renames of a checkpoint
+            seen.add((folder / "checkpoint.pt").stat().st_mtime_ns)
+        time.sleep(0.001)
+    child.kill()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL, "the training ended before it was killed: make it longer"
+    return checkpoint.load_checkpoint(folder, LONG)["state"]["step"]
+
+
+@pytest.mark.slow
+def test_when_killed_twice_and_started_again_then_weights_and_metrics_are_those_of_an_undisturbed_run(tmp_path):
+    undisturbed = trained(LONG, tmp_path / "undisturbed")
+    first, second = (kill_after_checkpoints(tmp_path / "killed", count) for count in (5, 9))
+    assert 0 < first < second < LONG.train.steps
+    seconds = checkpoint.load_checkpoint(tmp_path / "killed", LONG)["state"]["seconds"]
+    resumed = trained(LONG, tmp_path / "killed")
+    assert weights(tmp_path / "killed") == weights(tmp_path / "undisturbed")
+    assert values(resumed) == values(undisturbed) and resumed.seconds > seconds > 0
+    assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == ["model.safetensors", "result.json"]
+
+
+def test_when_stopped_between_records_then_means_and_times_cover_what_was_before(tmp_path, undisturbed, monkeypatch):
+    every = [m.value for m in undisturbed[1].metrics if m.measure == "train_loss"]
+    monkeypatch.setattr(training, "RECORDS", 2)                  # a record every 6 steps
+    seldom = values(trained(RUN, tmp_path / "undisturbed"))
+    means = {step: loss for measure, _, _, step, loss in seldom if measure == "train_loss"}
+    assert means == {6: pytest.approx(sum(every[:6]) / 6), 12: pytest.approx(sum(every[6:]) / 6)} and len(every) == 12
+    stopped(tmp_path / "stopped", 9)
+    state = checkpoint.load_checkpoint(tmp_path / "stopped", RUN)
+    assert len(state["state"]["losses"]) == 3
+    state["state"] |= {"seconds": 1000.0, "step_seconds": 500.0, "peak_memory_mib": 1e6}
+    checkpoint.save_checkpoint(tmp_path / "stopped", RUN, state)
+    resumed = trained(RUN, tmp_path / "stopped")
+    assert values(resumed) == seldom
+    assert 1000 < resumed.seconds < 1100 and resumed.peak_memory_mib == 1e6
+    assert resumed.tokens_per_s == pytest.approx(RECIPE.tokens / 500, rel=0.1)
+
+
+def flip_a_byte_of_weights(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [flip_a_byte_of_weights, lambda path: path.write_bytes(path.read_bytes()[:1000]),
+                                    lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize("names", [("checkpoint.pt",), ("checkpoint.pt", "checkpoint.previous.pt")])
+def test_when_checkpoints_are_damaged_then_they_are_set_aside_and_the_result_is_the_same(
+        tmp_path, undisturbed, caplog, damage, names):
+    stopped(tmp_path, 7)
+    for name in names:
+        damage(tmp_path / name)
+    left = checkpoint.load_checkpoint(tmp_path, RUN)
+    assert (left["state"]["step"] if left else 0) == (6 if len(names) == 1 else 0)
+    assert all(f"{name} is damaged" in caplog.text and (tmp_path / f"{name}.damaged").exists() for name in names)
+    result = trained(RUN, tmp_path)
+    assert weights(tmp_path) == weights(undisturbed[0]) and values(result) == values(undisturbed[1])
+
+
+def test_when_the_folder_holds_another_run_then_error_names_the_file(tmp_path):
+    stopped(tmp_path, 3)
+    with pytest.raises(SuiteError, match="checkpoint.pt belongs to a run with another configuration"):
+        trained(with_recipe(seed=9), tmp_path)
+    trained(RUN, tmp_path)
+    with pytest.raises(SuiteError, match="model.safetensors belongs to a run with another configuration"):
+        trained(with_recipe(seed=9), tmp_path)
+
+
+def test_when_a_checkpoint_holds_code_or_is_not_there_then_nothing_is_executed_and_the_one_before_is_taken(tmp_path):
+    stopped(tmp_path, 7)
+    (tmp_path / "checkpoint.pt").unlink()                        # killed between the two renames
+    assert checkpoint.load_checkpoint(tmp_path, RUN)["state"]["step"] == 6
+    (tmp_path / "checkpoint.previous.pt").unlink()
+
+    class Code:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "executed"),)
+    torch.save({"run": checkpoint.canonical(RUN), "state": Code()}, tmp_path / "checkpoint.pt")
+    assert checkpoint.load_checkpoint(tmp_path, RUN) is None
+    assert not (tmp_path / "executed").exists() and (tmp_path / "checkpoint.pt.damaged").exists()
+
+
+def test_when_the_disk_is_full_then_error_says_what_is_needed_and_the_last_checkpoint_stays(tmp_path, monkeypatch):
+    stopped(tmp_path, 4)
+    before = (tmp_path / "checkpoint.pt").read_bytes()
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SuiteError, match=r"cannot be written \(No space left on device\): make room for 0\.\d MiB"):
+        trained(RUN, tmp_path, checkpoint_every=0.0)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.previous.pt", "checkpoint.pt"]
+
+
+def test_when_the_loss_is_not_finite_then_error_names_run_step_and_last_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
+    run = with_recipe(lr=1e30, warmup=0)
+    with pytest.raises(SuiteError, match=r"run wild \(learned, seed 1\) diverged at step 1 of 12: the .* is (nan|inf).*"
+                                         r"lower lr = 1e\+30 .*last good checkpoint, step 1, is in .*wild"):
+        trained(run, tmp_path / "wild", checkpoint_every=0.0)
+    assert checkpoint.load_checkpoint(tmp_path / "wild", run)["state"]["step"] == 1
+
+
+def test_when_a_run_is_finished_then_it_is_loaded_and_not_trained_unless_its_weights_are_damaged(
+        tmp_path, undisturbed, caplog):
+    folder, result = undisturbed
+
+    def batch(*_):
+        raise AssertionError("a finished run asked for data")
+    loaded = train_run(RUN, SimpleNamespace(vocab=8, batch=batch), None, folder)
+    assert states_equal(loaded.model, result.model) and values(loaded) == values(result)
+    assert (loaded.seconds, loaded.tokens_per_s, loaded.peak_memory_mib) == (
+        result.seconds, result.tokens_per_s, result.peak_memory_mib)
+    assert load_run(RUN, tmp_path) is None
+    with safe_open(folder / "model.safetensors", "pt") as file:         # the tied matrix is there once
+        assert json.loads(file.metadata()["run"]) == json.loads(json.dumps(RUN.to_dict()))
+        count = sum(file.get_tensor(name).numel() for name in file.keys())
+    assert count == build_model(RUN).parameter_count()
+    trained(RUN, tmp_path)
+    flip_a_byte_of_weights(tmp_path / "model.safetensors")
+    trained(RUN, tmp_path)
+    assert weights(tmp_path) == weights(folder)
+    assert "model.safetensors is not the file that was written" in caplog.text
