@@ -28,19 +28,15 @@ def trained(run: RunConfig, folder: Path, **options) -> TrainResult:
     return train_run(run, make_source(run.data, None), None, folder, **options)
 
 
-class Stop(Exception):
-    pass
-
-
 def stopped(folder: Path, at: int, run: RunConfig = RUN) -> None:
     """Train until step `at` with a checkpoint after every step, and leave the run there."""
     source = make_source(run.data, None)
 
     def batch(seed, step, size, length):
         if step == at:
-            raise Stop
+            raise KeyboardInterrupt
         return source.batch(seed, step, size, length)
-    with pytest.raises(Stop), pytest.MonkeyPatch.context() as patch:
+    with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "CHECKPOINT_SHARE", math.inf)
         train_run(run, SimpleNamespace(vocab=source.vocab, batch=batch), None, folder, checkpoint_every=0.0)
 

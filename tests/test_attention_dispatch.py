@@ -79,7 +79,7 @@ def test_when_t_is_131072_then_results_are_right_and_nothing_as_large_as_all_pai
             torch.testing.assert_close(a[0, 0], b, rtol=1e-4, atol=1e-4)
 
 
-def test_when_a_plan_is_kept_then_another_length_layer_slope_or_head_count_does_not_get_it():
+def test_when_a_plan_is_kept_then_another_length_layer_slope_head_count_or_rung_does_not_get_it():
     pattern = patterns.build("local", window=(1, 2, 3), layers=3)
     calls = [(5, 0, 4, None), (9, 0, 4, None), (9, 2, 4, None), (9, 2, 2, None), (9, 2, 4, 0.5), (9, 2, 4, 0.25),
              (5, 0, 4, None)]
@@ -91,11 +91,7 @@ def test_when_a_plan_is_kept_then_another_length_layer_slope_or_head_count_does_
         for backend in ("torch", "masked"):
             found = sparse_attention(*data, pattern, layer, slopes=slopes, backend=backend)
             assert (found - expected).abs().max() < 1e-5, (T, layer, H, slope, backend)
-
-
-def test_when_alpha_moves_a_rung_then_the_plan_is_made_anew_and_otherwise_kept():
-    q, k, v = qkv(T=40)
-    built = []
+    (q, k, v), built = qkv(T=40), []                                # a plan of rungs, until alpha moves one
     CACHE.clear()
     for alpha in (1.0, 1.01, 1.2, 1.0):
         call = {"alpha": torch.tensor(alpha), "pattern": LearnedOffsets(1, (4, 8))}
@@ -267,14 +263,6 @@ def test_when_tasks_are_spread_over_threads_then_every_bit_is_the_same(name, hea
     assert same(several, results(name, B=1, H=heads, G=heads))
 
 
-def test_when_a_kernel_fails_in_a_thread_then_the_caller_hears_it(three_threads):
-    def kernel(begin, end):
-        if begin:
-            raise ValueError(f"task {begin}")
-    with pytest.raises(ValueError, match="task [12]"):
-        over_threads(kernel, tasks=3)
-
-
 def true_in_a_child(statement):
     """Whether a function returns True in a fork of this process, which may spoil what it likes."""
     if not hasattr(os, "fork"):
@@ -287,13 +275,19 @@ def true_in_a_child(statement):
     return os.waitpid(child, 0)[1] == 0
 
 
-def test_when_several_threads_or_a_fork_of_the_process_call_then_each_gets_its_own_result(three_threads):
+def test_when_several_threads_or_a_fork_of_the_process_call_then_each_gets_its_own_result_or_error(three_threads):
     expected, found = results("offsets"), []
     callers = [threading.Thread(target=lambda: found.append(results("offsets"))) for _ in range(4)]
     for act in (threading.Thread.start, threading.Thread.join):
         for caller in callers:
             act(caller)
     assert len(found) == 4 and all(same(one, expected) for one in found)
+
+    def kernel(begin, end):
+        if begin:
+            raise ValueError(f"task {begin}")
+    with pytest.raises(ValueError, match="task [12]"):              # the caller hears an error in a thread
+        over_threads(kernel, tasks=3)
     wanted = expected[0].detach()
     assert true_in_a_child(lambda: torch.equal(results("offsets")[0], wanted))      # which has threads of its own
 

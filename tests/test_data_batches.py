@@ -40,15 +40,12 @@ def test_when_a_batch_is_drawn_then_seed_and_step_decide_its_runs_of_one_domain_
     assert torch.equal(targets, inputs + 1) and torch.equal(inputs[:, 1:], inputs[:, :-1] + 1)
 
 
-def test_when_many_are_drawn_then_every_start_is_as_likely_as_any_other():
+def test_when_many_are_drawn_then_starts_are_equally_likely_and_tokens_come_by_the_mixture_and_not_by_size():
     inputs, targets = TextSource(Positions(), {"b": 1.0}).batch(1, 0, 42_000, 20)
     counts = np.bincount(inputs[:, 0].numpy() - 10_000, minlength=21)
     assert len(counts) == 41 - 20 and targets.max() == 10_040      # the first and the last window are there
     statistic = ((counts - 2000) ** 2 / 2000).sum()
     assert statistic < 45.3         # 99.9 % of chi-square with 20 degrees of freedom
-
-
-def test_when_a_mixture_is_given_or_configured_then_windows_and_so_tokens_come_by_its_weights_not_by_size():
     inputs, _ = TextSource(Positions(), {"a": 3.0, "c": 1.0, "b": 0.0}).batch(2, 0, 40_000, 20)
     shares = np.bincount(inputs[:, 0].numpy() // 10_000, minlength=3) / 40_000
     assert shares == pytest.approx([0.75, 0.0, 0.25], abs=4 * (0.75 * 0.25 / 40_000) ** 0.5)

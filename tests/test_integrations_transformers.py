@@ -208,14 +208,6 @@ def test_when_an_encoder_has_padding_then_states_and_gradients_are_those_of_each
     assert_same_gradients(model, eager)
 
 
-def test_when_a_row_is_all_padding_then_nothing_is_nan_and_the_others_are_as_without_it():
-    one_way, both_ways = two_layers("streaming_sinks"), two_layers("random_keys", window=0, causal=False)
-    x, seen = tokens(2, 9), torch.tensor([[1] * 9, [0] * 9])
-    for model in (llama(registered(one_way)).model, bert(registered(both_ways), both_ways)):
-        found = model(x, attention_mask=seen).last_hidden_state
-        assert found.isfinite().all() and (found[:1] - model(x[:1]).last_hidden_state).abs().max() < CLOSE
-
-
 def mistral(sliding_window):
     return model_of("Mistral", registered(two_layers()), num_key_value_heads=2, sliding_window=sliding_window)
 
@@ -255,7 +247,7 @@ def test_when_pattern_mask_or_model_do_not_fit_then_the_error_names_the_remedy_a
     assert "sparse:refused" not in transformers.AttentionInterface()
 
 
-def test_when_a_model_has_what_is_refused_but_does_not_use_it_then_it_runs():
+def test_when_a_model_does_not_use_what_is_refused_or_a_row_is_all_padding_then_it_runs_and_nothing_is_nan():
     model = llama(registered(two_layers(), length=12), attention_dropout=0.1)                   # none in evaluation
     assert model.generate(tokens(1, 9), max_new_tokens=4, do_sample=False).shape == (1, 13)     # the last is not fed
     with pytest.raises(SuiteError, match="length = 12 is not valid"):
@@ -264,6 +256,11 @@ def test_when_a_model_has_what_is_refused_but_does_not_use_it_then_it_runs():
     with pytest.raises(RuntimeError, match="must match"):           # a model without the interface never lacks a mask
         model_of("Bloom", registered(two_layers()))(tokens(1, 9))
     assert register(build("dense"), length=9) == "sparse:dense"
+    one_way, both_ways = two_layers("streaming_sinks"), two_layers("random_keys", window=0, causal=False)
+    x, seen = tokens(2, 9), torch.tensor([[1] * 9, [0] * 9])                                    # a row of padding
+    for model in (llama(registered(one_way)).model, bert(registered(both_ways), both_ways)):
+        found = model(x, attention_mask=seen).last_hidden_state
+        assert found.isfinite().all() and (found[:1] - model(x[:1]).last_hidden_state).abs().max() < CLOSE
 
 
 @pytest.mark.parametrize("pattern", CAUSAL)
