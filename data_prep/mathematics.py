@@ -10,57 +10,46 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from typing import NamedTuple
 
 from data_prep.words import LEXICON, Writer, finished, listed, sentence
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """`steps` are sentences; the answer is an integer with a unit, which may be empty."""
-    text: str
-    steps: tuple[str, ...]
+    text: str                   # a template of `words.Writer.write`
+    steps: Sequence[str]
     answer: int
     unit: str = ""
 
-    @property
-    def result(self) -> str:
-        return f"{self.answer} {self.unit}".rstrip()
 
-
-@dataclass(frozen=True)
 class Givens:
-    prices: dict[str, int]              # coins a piece
-    speeds: dict[str, int]              # miles an hour
-    rooms: dict[str, tuple[int, int]]   # length and width, feet
-    stocks: dict[str, int]              # goods in the store
-    functions: dict[str, tuple[int, int]]   # name: a, b of a * x + b
-    people: tuple[str, ...]
+    """What a worksheet states once, at its top."""
+
+    def __init__(self, w: Writer) -> None:
+        things = w.some(LEXICON["thing"], w.number(4, 7))
+        rooms = ("room", "hall", "kitchen", "yard", "garden", "stable", "cellar")
+        self.prices = [(w.write("<material> ") + thing, w.number(3, 99)) for thing in things]       # coins a piece
+        self.speeds = [(w.name(), w.number(3, 60)) for _ in range(w.number(2, 4))]                  # miles an hour
+        self.rooms = [(w.write("<colour> ") + room, (w.number(6, 60), w.number(4, 40)))             # feet
+                      for room in w.some(rooms, w.number(2, 4))]
+        self.stocks = [(goods, w.number(40, 900)) for goods in w.some(LEXICON["goods"], w.number(2, 4))]
+        self.functions = [(name, (w.number(2, 12), w.number(1, 40))) for name in w.some("fghpqr", 2)]   # a * x + b
+        self.people = [w.name() for _ in range(4)]
 
     def text(self, w: Writer) -> str:
         """In any order, so that a given is found by its name and not by its place."""
         prices = w.pick(("Prices: ", "Price list: ", "What things cost: "))
-        prices += "; ".join(f"a {name} {price} coins" for name, price in self.prices.items())
-        speeds = listed([f"{n} [goes|travels|makes] {v} miles an hour" for n, v in self.speeds.items()])
-        rooms = [f"The {n} is {a} feet long and {b} feet wide." for n, (a, b) in self.rooms.items()]
-        stocks = listed([f"{count} {goods}" for goods, count in self.stocks.items()])
-        functions = [f"Let {n}(x) = {a} * x + {b}." for n, (a, b) in self.functions.items()]
-        stocks = w.pick(("The store holds ", "In the store there are ")) + stocks
+        prices += "; ".join(f"a {name} {price} coins" for name, price in self.prices)
+        speeds = listed([f"{name} [goes|travels|makes] {speed} miles an hour" for name, speed in self.speeds])
+        rooms = [f"The {name} is {a} feet long and {b} feet wide." for name, (a, b) in self.rooms]
+        functions = [f"Let {name}(x) = {a} * x + {b}." for name, (a, b) in self.functions]
+        stocks = w.pick(("The store holds ", "In the store there are "))
+        stocks += listed([f"{count} {goods}" for goods, count in self.stocks])
         parts = [prices + ".", w.write(speeds) + ".", *rooms, stocks + ".", *functions]
         return "\n".join(w.some(parts, len(parts)))
-
-
-def givens(w: Writer) -> Givens:
-    things = w.some(LEXICON["thing"], w.number(4, 7))
-    return Givens({w.write("<material> ") + t: w.number(3, 99) for t in things},
-                  {w.name(): w.number(3, 60) for _ in range(w.number(2, 4))},
-                  {w.write("<colour> ") + r: (w.number(6, 60), w.number(4, 40)) for r in
-                   w.some(("room", "hall", "kitchen", "yard", "garden", "stable", "cellar"), w.number(2, 4))},
-                  {g: w.number(40, 900) for g in w.some(LEXICON["goods"], w.number(2, 4))},
-                  {n: (w.number(2, 12), w.number(1, 40)) for n in w.some("fghpqr", 2)},
-                  tuple(w.name() for _ in range(4)))
 
 
 def equation(sign: str, *terms: int) -> str:
@@ -73,59 +62,55 @@ plus, minus, times, over = (partial(equation, sign) for sign in OPERATIONS)
 
 
 def shopping(w: Writer, g: Givens) -> Problem:
-    who, names = w.pick(g.people), w.some(list(g.prices), w.number(2, 3))
-    bought = [(name, g.prices[name], w.number(2, 12)) for name in names]
+    who, chosen = w.pick(g.people), w.some(g.prices, w.number(2, 3))
+    bought = [(name, price, w.number(2, 12)) for name, price in chosen]
     costs = [price * count for _, price, count in bought]
     paid = (sum(costs) // 100 + w.number(1, 3)) * 100
     order = listed([f"{count} times a {name}" for name, _, count in bought])
     steps = [f"A {name} costs {price} coins: {times(count, price)}" for name, price, count in bought]
-    back = paid - sum(costs)
-    return Problem(w.write(f"{who} [buys|orders|takes] {order} and pays with {paid} coins. What is [given back|left]?"),
-                   (*steps, "Together: " + plus(*costs), "Back: " + minus(paid, sum(costs))), back, "coins")
+    steps += ["Together: " + plus(*costs), "Back: " + minus(paid, sum(costs))]
+    return Problem(f"{who} [buys|orders|takes] {order} and pays with {paid} coins. What is [given back|left]?", steps,
+                   paid - sum(costs), "coins")
 
 
 def difference(w: Writer, g: Givens) -> Problem:
-    a, b = sorted(w.some(list(g.prices), 2), key=g.prices.__getitem__, reverse=True)
-    count, one, two = w.number(3, 25), g.prices[a], g.prices[b]
-    text = w.pick((f"How much more than {count} pieces of {b} do {count} of {a} cost?",
-                   f"{count} pieces of {a} are exchanged for {count} of {b}. How many coins must be given back?"))
-    return Problem(text, (f"A {a} costs {one} and a {b} {two}.", minus(one, two), times(count, one - two)),
+    (a, one), (b, two) = sorted(w.some(g.prices, 2), key=operator.itemgetter(1), reverse=True)
+    count = w.number(3, 25)
+    return Problem(f"[How much more than {count} pieces of {b} do {count} of {a} cost?|{count} pieces of {a} are "
+                   f"exchanged for {count} of {b}. How many coins must be given back?]",
+                   (f"A {a} costs {one} and a {b} {two}.", minus(one, two), times(count, one - two)),
                    count * (one - two), "coins")
 
 
 def journey(w: Writer, g: Givens) -> Problem:
-    who, hours, more = w.pick(list(g.speeds)), w.number(2, 9), w.number(1, 40)
-    way = g.speeds[who] * hours
-    text = w.write(f"{who} [travels|is on the road] for {hours} hours, [and then|rests, and then] goes {more} miles "
-                   "by boat. [How far is that?|How many miles are that in all?]")
-    return Problem(text, (f"{who} goes {g.speeds[who]} miles an hour.", times(hours, g.speeds[who]), plus(way, more)),
-                   way + more, "miles")
+    (who, speed), hours, more = w.pick(g.speeds), w.number(2, 9), w.number(1, 40)
+    way = speed * hours
+    return Problem(f"{who} [travels|is on the road] for {hours} hours, [and then|rests, and then] goes {more} miles "
+                   "by boat. [How far is that?|How many miles are that in all?]",
+                   (f"{who} goes {speed} miles an hour.", times(hours, speed), plus(way, more)), way + more, "miles")
 
 
 def meeting(w: Writer, g: Givens) -> Problem:
-    (one, v), (two, u) = w.some(list(g.speeds.items()), 2)
-    hours = w.number(2, 12)
+    ((one, v), (two, u)), hours = w.some(g.speeds, 2), w.number(2, 12)
     apart = (v + u) * hours
     return Problem(f"{one} and {two} start {apart} miles apart and go towards each other. When do they meet?",
                    (f"{one} goes {v} and {two} {u} miles an hour.", plus(v, u), over(apart, v + u)), hours, "hours")
 
 
 def floor(w: Writer, g: Givens) -> Problem:
-    room, cost = w.pick(list(g.rooms)), w.number(2, 9)
-    a, b = g.rooms[room]
+    (room, (a, b)), cost = w.pick(g.rooms), w.number(2, 9)
     size = f"The {room} is {a} by {b} feet."
     if w.chance(0.5):
         return Problem(f"A rope is laid once around the {room}. How long is it?", (size, plus(a, b), times(2, a + b)),
                        2 * (a + b), "feet")
-    text = w.write(f"[A floor|Paint|A carpet] costs {cost} coins a square foot. What does it cost for the {room}?")
-    return Problem(text, (size, times(a, b), times(a * b, cost)), a * b * cost, "coins")
+    return Problem(f"[A floor|Paint|A carpet] costs {cost} coins a square foot. What does it cost for the {room}?",
+                   (size, times(a, b), times(a * b, cost)), a * b * cost, "coins")
 
 
 def stock(w: Writer, g: Givens) -> Problem:
     """Several days, each from the result of the day before."""
-    goods = w.pick(list(g.stocks))
-    left, days, steps = g.stocks[goods], [], [f"At first there are {g.stocks[goods]} {goods}."]
-    first = w.number(0, 2)
+    goods, left = w.pick(g.stocks)
+    days, steps, first = [], [f"At first there are {left} {goods}."], w.number(0, 2)
     for day in ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")[first:first + w.number(2, 4)]:
         out = w.chance(0.6) and left > 2
         change = w.number(1, left - 1) if out else w.number(5, 200)
@@ -133,23 +118,22 @@ def stock(w: Writer, g: Givens) -> Problem:
         days.append(f"on {day} {change} are {verb}")
         steps.append(f"{day}: {minus(left, change) if out else plus(left, change)}")
         left += -change if out else change
-    return Problem(f"Of the {goods} in the store, {listed(days)}. How many are there then?", tuple(steps), left, goods)
+    return Problem(f"Of the {goods} in the store, {listed(days)}. How many are there then?", steps, left, goods)
 
 
 def sharing(w: Writer, g: Givens) -> Problem:
-    goods, people = w.pick(list(g.stocks)), w.number(3, 12)
-    each, rest = divmod(g.stocks[goods], people)
-    text = w.write(f"[All the {goods} in the store are shared equally by {people} people|{people} people share the "
-                   f"{goods} of the store equally]. What does each get, and what is left over?")
-    steps = f"There are {g.stocks[goods]} {goods}.", times(people, each), minus(g.stocks[goods], people * each)
-    return Problem(text, (*steps, f"So {rest} are left over."), each, goods)
+    (goods, there), people = w.pick(g.stocks), w.number(3, 12)
+    each, rest = divmod(there, people)
+    return Problem(f"[All the {goods} in the store are shared equally by {people} people|{people} people share the "
+                   f"{goods} of the store equally]. What does each get, and what is left over?",
+                   (f"There are {there} {goods}.", times(people, each), minus(there, people * each),
+                    f"So {rest} are left over."), each, goods)
 
 
 def function(w: Writer, g: Givens) -> Problem:
-    (one, (a, b)), (two, (c, d)) = w.some(list(g.functions.items()), 2)
-    x = w.number(2, 15)
+    ((one, (a, b)), (two, (c, d))), x = w.some(g.functions, 2), w.number(2, 15)
     inner = c * x + d
-    return Problem(w.write(f"[Compute|Find|Work out] {one}({two}({x}))[.|, step by step.|, from the inside out.]"),
+    return Problem(f"[Compute|Find|Work out] {one}({two}({x}))[.|, step by step.|, from the inside out.]",
                    (f"{two}(x) is {c} * x + {d}: {c} * {x} + {d} = {inner}.",
                     f"{one}(x) is {a} * x + {b}: {a} * {inner} + {b} = {a * inner + b}."), a * inner + b)
 
@@ -165,14 +149,14 @@ def chain(w: Writer, g: Givens) -> Problem:
         steps.append(f"{name}: {equation(sign, value, amount)}")
         value = OPERATIONS[sign](value, amount)
     start = w.pick(("Suppose", "It is known that", "Let us say that"))
-    return Problem(f"{start} {'; '.join(w.some(told, len(told)))}. What is {names[-1]}?", tuple(steps), value)
+    return Problem(f"{start} {'; '.join(w.some(told, len(told)))}. What is {names[-1]}?", steps, value)
 
 
 def linear(w: Writer, g: Givens) -> Problem:
     x, a, c, b = w.number(2, 30), w.number(5, 15), w.number(1, 4), w.number(1, 60)
     letter, d = w.pick("xyztn"), (a - c) * x + b
     taken = f"Take {c}{letter} from both sides: {a - c}{letter} + {b} = {d}."
-    return Problem(w.write(f"[Solve|Find {letter} from] {a}{letter} + {b} = {c}{letter} + {d}."),
+    return Problem(f"[Solve|Find {letter} from] {a}{letter} + {b} = {c}{letter} + {d}.",
                    (taken, minus(d, b), over(d - b, a - c)), x)
 
 
@@ -183,16 +167,14 @@ def euclid(w: Writer, g: Givens) -> Problem:
     while low:
         steps.append(f"{high} - {high // low} * {low} = {high % low}.")
         high, low = low, high % low
-    text = w.write(f"[What is the greatest common divisor of {a} and {b}?"
-                   f"|Which greatest number divides both {a} and {b}?"
-                   f"|Find the greatest common divisor of {a} and {b} by Euclid's rule.]")
-    return Problem(text, tuple(steps), high)
+    return Problem(f"[What is the greatest common divisor of {a} and {b}?|Which greatest number divides both {a} and "
+                   f"{b}?|Find the greatest common divisor of {a} and {b} by Euclid's rule.]", steps, high)
 
 
 def product(w: Writer, g: Givens) -> Problem:
     a, b = w.number(12, 999), w.number(12, 99)
     tens, ones = b // 10 * 10, b % 10
-    return Problem(w.write(f"[Multiply|Work out] {a} [times|by] {b}, tens first."),
+    return Problem(f"[Multiply|Work out] {a} [times|by] {b}, tens first.",
                    (times(a, tens), times(a, ones), plus(a * tens, a * ones)), a * b)
 
 
@@ -200,27 +182,26 @@ def mean(w: Writer, g: Givens) -> Problem:
     count, middle = w.number(3, 6), w.number(100, 200)
     shifts = [w.number(-15, 15) for _ in range(count - 1)]
     values = [middle + shift for shift in (*shifts, -sum(shifts))]
-    who, shown = w.pick(g.people), listed([str(v) for v in values])
-    text = w.write(f"[The marks of {who} are|{who} counted] {shown}. [What is the mean?|What is that on average?]")
-    return Problem(text, (plus(*values), over(sum(values), count)), middle)
+    who, shown = w.pick(g.people), listed(list(map(str, values)))
+    return Problem(f"[The marks of {who} are|{who} counted] {shown}. [What is the mean?|What is that on average?]",
+                   (plus(*values), over(sum(values), count)), middle)
 
 
 def sequence(w: Writer, g: Givens) -> Problem:
     first, step, n = w.number(1, 60), w.number(2, 25), w.number(8, 40)
     shown = ", ".join(str(first + k * step) for k in range(4))
-    return Problem(w.write(f"[A sequence starts|It goes on like this:] {shown}. What is member number {n}?"),
+    return Problem(f"[A sequence starts|It goes on like this:] {shown}. What is member number {n}?",
                    (minus(first + step, first), minus(n, 1), times(n - 1, step), plus(first, (n - 1) * step)),
                    first + (n - 1) * step)
 
 
 def percent(w: Writer, g: Givens) -> Problem:
-    name, who = w.pick(list(g.prices)), w.pick(g.people)
-    count, rate = 100 * w.number(1, 9), 5 * w.number(1, 12)
-    cost = g.prices[name] * count
+    (name, price), who, count, rate = w.pick(g.prices), w.pick(g.people), 100 * w.number(1, 9), 5 * w.number(1, 12)
+    cost = price * count
     less = cost * rate // 100
-    text = w.write(f"{who} buys {count} pieces of {name} and pays {rate} percent less. [How much?|What is that?]")
-    steps = (f"A {name} costs {g.prices[name]}: {times(count, g.prices[name])}", f"{cost} * {rate} / 100 = {less}.")
-    return Problem(text, (*steps, minus(cost, less)), cost - less, "coins")
+    return Problem(f"{who} buys {count} pieces of {name} and pays {rate} percent less. [How much?|What is that?]",
+                   (f"A {name} costs {price}: {times(count, price)}", f"{cost} * {rate} / 100 = {less}.",
+                    minus(cost, less)), cost - less, "coins")
 
 
 def fraction(w: Writer, g: Givens) -> Problem:
@@ -246,16 +227,17 @@ def again(w: Writer, earlier: dict[int, Problem]) -> Problem:
 
 def worksheet(seed: int, number: int) -> str:
     w = Writer(f"math/{seed}/{number}")
-    given = givens(w)
+    given = Givens(w)
     problems: dict[int, Problem] = {}
     for k in range(1, w.number(6, 13) + 1):
-        problems[k] = again(w, problems) if k > 3 and w.chance(0.2) else w.pick(KINDS)(w, given)
+        problem = again(w, problems) if k > 3 and w.chance(0.2) else w.pick(KINDS)(w, given)
+        problems[k] = problem._replace(text=w.write(problem.text))
+    results = {k: f"{problem.answer} {problem.unit}".rstrip() for k, problem in problems.items()}
     mark = w.pick(("Solution. ", "Answer in steps. ", "We reckon: ", ""))
     title = w.write(f"[Worksheet|Exercises|Problems] of {given.people[0]}[, <trade>|, class {w.number(1, 9)}|]")
     parts = [title, given.text(w)]
-    for k, problem in problems.items():
-        solution = " ".join((*problem.steps, f"The answer is {problem.result}."))
-        parts.append(f"Problem {k}. {sentence(problem.text)}\n{mark}{solution}")
-    key = "; ".join(f"problem {k}: {problems[k].result}" for k in w.some(list(problems), len(problems)))
+    parts += [f"Problem {k}. {sentence(problem.text)}\n{mark}{' '.join(problem.steps)} The answer is {results[k]}."
+              for k, problem in problems.items()]
+    key = "; ".join(f"problem {k}: {results[k]}" for k in w.some(list(problems), len(problems)))
     parts.append(w.pick(("Key: ", "All answers: ", "Answers. ")) + key + ".")
     return finished("\n\n".join(parts))

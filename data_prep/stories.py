@@ -44,52 +44,43 @@ class Kind:
         for name, draw in self.draws.items():
             if isinstance(draw, list):
                 made = str(w.number(*draw))
+            elif draw.startswith("@"):
+                made = MAKERS[draw[1:]](w)
             else:
-                made = MAKERS[draw[1:]](w) if draw.startswith("@") else w.name() if draw == "name" else w.write(draw)
+                made = w.name() if draw == "name" else w.write(draw)
             slots |= made if isinstance(made, dict) else {name: made}
         return slots
 
 
-KINDS = {name: Kind(texts["slots"], *(_templates(texts[use]) for use in ("tell", "recall", "ask")))
-         for name, texts in _TEXTS["facts"].items()}
+KINDS = [Kind(texts["slots"], *(_templates(texts[use]) for use in ("tell", "recall", "ask")))
+         for texts in _TEXTS["facts"].values()]
 
 
 def item(w: Writer) -> str:
-    return w.write(w.pick(("<adj> <material> <thing>", "<colour> <thing>", "<material> <thing>",
-                           "<adj> <colour> <thing>")))
+    return w.write(w.pick(TEMPLATES["items"]))
 
 
 def spot(w: Writer) -> str:
-    nth = w.pick(("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "ninth", "tenth", "last"))
-    return w.write(w.pick((f"under the {nth} [stair|step|plank] of the <adj> <landmark>",
-                           f"behind the {nth} [stone|brick|board] of the <landmark>",
-                           "in the <adj> [chest|cupboard|barrel|drawer] of the <material> <landmark>",
-                           "beneath the <adj> [doorstep|floor|hearth] of the <landmark>")))
+    nth = w.pick(LEXICON["nth"])
+    return w.write(w.pick(TEMPLATES["spots"]), nth=nth)
 
 
 def way(w: Writer) -> Slots:
     """A way there, and the same way back."""
     marks = [w.write("<adj> <landmark>") for _ in range(w.number(3, 5))]
-    sides = [w.pick(("left", "right")) for _ in marks]
-    other = {"left": "right", "right": "left"}
-    there = [f"{side} at the {mark}" for side, mark in zip(sides, marks, strict=True)]
-    back = [f"{other[side]} at the {mark}" for side, mark in zip(sides[::-1], marks[::-1], strict=True)]
-    return {"there": ", ".join(there), "back": ", ".join(back)}
+    there = [(w.pick(("left", "right")), mark) for mark in marks]
+    back = [("right" if side == "left" else "left", mark) for side, mark in there[::-1]]
+    return {name: ", ".join(f"{side} at the {mark}" for side, mark in turns)
+            for name, turns in (("there", there), ("back", back))}
 
 
 def verse(w: Writer) -> str:
-    lines = ("The <adj> <animal> sleeps by the <colour> <landmark>",
-             "The <colour> <thing> turns and the <animal> cries",
-             "O <adj> <place>, o <adj> <place>", "Who lost a <thing> shall find a <thing>",
-             "<number> <goods> for the <trade>", "No <trade> knows the <adj> <place>",
-             "Give the <animal> <food> and <food>", "The <landmark> is <adj>, the <landmark> is <adj>")
     number = w.pick(("three", "seven", "nine", "twelve", "forty"))
-    return ", ".join(w.write(line, number=number).lower() for line in w.some(lines, 2))
+    return ", ".join(w.write(line, number=number).lower() for line in w.some(TEMPLATES["verses"], 2))
 
 
 def amounts(w: Writer) -> str:
-    foods = w.some(LEXICON["food"], 3)
-    measures = w.some(("cups", "spoons", "pounds", "bowls", "handfuls", "jars"), 3)
+    foods, measures = w.some(LEXICON["food"], 3), w.some(LEXICON["measure"], 3)
     return listed([f"{w.number(2, 19)} {measure} of {food}" for measure, food in zip(measures, foods, strict=True)])
 
 
@@ -107,7 +98,7 @@ MAKERS: dict[str, Callable[[Writer], str | Slots]] = {
 @dataclass
 class Told:
     """A fact, the number of the scene that told it, and how often later ones recalled it."""
-    kind: str
+    kind: Kind
     slots: Slots
     scene: int
     recalls: int = 0
@@ -123,7 +114,7 @@ class Story:
         self.purse = w.number(20, 120)
         self.treasure, self.holder = item(w), w.pick(self.people)
         self.told: list[Told] = []
-        kinds = itertools.cycle(w.some(list(KINDS), len(KINDS)))
+        kinds = itertools.cycle(w.some(KINDS, len(KINDS)))
         scenes = w.number(7, 15)
         paragraphs = [self._opening(other)]
         for scene in range(scenes):
@@ -141,14 +132,14 @@ class Story:
                  "They took with them a <treasure>, and <holder> carried it."]
         return " ".join(self._write(line, other=other, holder=self.holder) for line in lines)
 
-    def _scene(self, scene: int, kind: str | None) -> str:
+    def _scene(self, scene: int, kind: Kind | None) -> str:
         """A place, what happens there, a new fact if `kind` is given, and an older one that returns."""
         w, town = self.w, self.w.name()
         lines = [self._write(w.pick(TEMPLATES["travel"]), town=town, days=w.number(2, 9))]
         body = [self._write(filler, town=town) for filler in w.some(TEMPLATES["fillers"], w.number(1, 3))]
         if kind:
-            self.told.append(Told(kind, KINDS[kind].slots(w), scene))
-            body.append(self._write(w.pick(KINDS[kind].tell), **self.told[-1].slots))
+            self.told.append(Told(kind, kind.slots(w), scene))
+            body.append(self._write(w.pick(kind.tell), **self.told[-1].slots))
         if w.chance(0.6):
             body.append(self._trade())
         if w.chance(0.4):
@@ -158,7 +149,7 @@ class Story:
             least = min(fact.recalls for fact in old)
             fact = w.pick([fact for fact in old if fact.recalls == least])
             fact.recalls += 1
-            body.append(self._write(w.pick(KINDS[fact.kind].recall), **fact.slots))
+            body.append(self._write(w.pick(fact.kind.recall), **fact.slots))
         return " ".join([*lines, *w.some(body, len(body))])
 
     def _trade(self) -> str:
@@ -179,7 +170,7 @@ class Story:
         w = self.w
         layout, joint = w.pick(QUIZ)
         about = w.some(self.told, min(len(self.told), w.number(3, 6)))
-        questions = [(*w.pick(KINDS[fact.kind].ask).split("? "), fact.slots) for fact in about]
+        questions = [(*w.pick(fact.kind.ask).split("? "), fact.slots) for fact in about]
         questions.append(("Who had the <treasure> in the end", self.holder, {}))
         asked = [self._write(layout, q=self._write(f"{question}?", **slots), a=self._write(answer, **slots))
                  for question, answer, slots in questions]
