@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import compress, count
 from pathlib import Path
 
 import numpy as np
@@ -129,12 +129,12 @@ def _build(config: CorpusConfig, files: Files, notes: list[str], work: Path, say
     for domain in domains:
         say(f"encoding {domain.name}")
         training, heldout = parts.pop(domain.name)
-        own = {"heldout": write(work, domain, "heldout", heldout, pieces, config),
-               "train": write(work, domain, "train", training, pieces, config)}
-        facts[domain.name] = {**own, "removed": dict(sorted(domain.removed.items()))}
+        facts[domain.name] = {"heldout": write(work, domain, "heldout", heldout, pieces, config),
+                              "train": write(work, domain, "train", training, pieces, config),
+                              "removed": dict(sorted(domain.removed.items()))}
         some = ", ".join(map(str, domain.files[:3])) + (" and others" if len(domain.files) > 3 else "")
         remedy = f"add text to {some}" if files else "ask for less, or give CORPUS=folder"
-        config.require_enough(domain.name, {name: own[name]["tokens"] for name in SPLITS}, bool(files), remedy)
+        config.require_enough(domain.name, facts[domain.name], bool(files), remedy)
     _write_manifest(config, facts, notes, work)
 
 
@@ -143,9 +143,9 @@ def _build_from_hub(config: CorpusConfig, work: Path, say: Say) -> None:
     if not (work / "manifest.json").is_file():
         facts, more = hub_build.build(config, work, say)
         say("computing checksums")
-        there = {name: [counts[split]["tokens"] for split in SPLITS] for name, counts in facts.items()}
         notes = [f"{name} has {train:,} training and {heldout:,} held-out tokens in all, fewer than were asked for"
-                 for name, (train, heldout) in there.items() if [train, heldout] != list(config.asked.values())]
+                 for name, counts in facts.items() for train, heldout in [[counts[split]["tokens"] for split in SPLITS]]
+                 if (train, heldout) != (config.train_tokens, config.heldout_tokens)]
         _write_manifest(config, facts, notes, work, more)
     for hidden in work.rglob(".*"):
         hidden.unlink()
@@ -173,7 +173,7 @@ class Domain:
                     batch.append(document)
                     characters -= len(document.text)
                 self.exhausted = document is None
-            fresh = list(itertools.compress(batch, self._duplicates.fresh([document.text for document in batch])))
+            fresh = list(compress(batch, self._duplicates.fresh([document.text for document in batch])))
             taken += fresh
             missing -= size(fresh)
         return taken
@@ -195,19 +195,14 @@ def domains_of(config: CorpusConfig, files: Files, notes: list[str]) -> list[Dom
         docs, code = Counter(), Counter()
         return [Domain("docs", sources.docs(config.seed, docs), docs),
                 Domain("code", sources.code(config.seed, code), code),
-                Domain("stories", generated("story", lambda n: stories.Story(config.seed, n).text)),
-                Domain("math", generated("worksheet", lambda n: mathematics.worksheet(config.seed, n)))]
+                Domain("stories", (Document(f"story {n}", stories.Story(config.seed, n).text) for n in count())),
+                Domain("math", (Document(f"worksheet {n}", mathematics.worksheet(config.seed, n)) for n in count()))]
     root = Path(config.folder).expanduser().resolve()
 
     def order(path: Path) -> bytes:
         return hashlib.sha256(f"{config.seed}/{path.relative_to(root).as_posix()}".encode()).digest()
     return [Domain(name, folder.documents(root, sorted(paths, key=order), notes), files=paths)
             for name, paths in sorted(files.items())]
-
-
-def generated(kind: str, text: Callable[[int], str]) -> Iterator[Document]:
-    """Without end."""
-    return (Document(f"{kind} {number}", text(number)) for number in itertools.count())
 
 
 def split(domain: Domain, config: CorpusConfig) -> tuple[list[Document], list[Document]]:
@@ -226,9 +221,9 @@ def split(domain: Domain, config: CorpusConfig) -> tuple[list[Document], list[Do
         if domain.exhausted:
             most = min(most, HELDOUT * sizes.sum())
     before = np.cumsum(sizes[order]) - sizes[order]
-    held = set(order[before < most].tolist())
-    return ([document for at, document in enumerate(documents) if at not in held],
-            [document for at, document in enumerate(documents) if at in held])
+    held = np.zeros(len(documents), bool)
+    held[order[before < most]] = True
+    return list(compress(documents, ~held)), list(compress(documents, held))
 
 
 def write(work: Path, domain: Domain, split: str, documents: Sequence[Document], pieces: tokenizers.Tokenizer,

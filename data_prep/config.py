@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from lib.errors import SuiteError, one_of, require
 
@@ -48,10 +49,13 @@ class CorpusConfig:
             require(tokens >= 1000, f"{split}_tokens", tokens, "an integer of at least 1000")
         require(self.seed >= 0, "seed", self.seed, "0 or more")
 
-    def require_enough(self, domain: str, there: dict[str, int], finite: bool, remedy: str) -> None:
-        """Raise a SuiteError where a domain has fewer tokens than were asked for; if `finite`, than a model needs."""
+    def require_enough(self, domain: str, counts: dict[str, Any], finite: bool, remedy: str) -> None:
+        """Raise a SuiteError where a domain has fewer tokens than were asked for; if `finite`, than a model needs.
+
+        `counts` has the documents, tokens and bytes of each split.
+        """
         for split, asked in self.asked.items():
             least = min(LEAST[split], asked) if finite else asked
-            if there[split] < least:
-                raise SuiteError(f"domain {domain!r} has {there[split]:,} {split} tokens without copies, at vocab = "
+            if (there := counts[split]["tokens"]) < least:
+                raise SuiteError(f"domain {domain!r} has {there:,} {split} tokens without copies, at vocab = "
                                  f"{self.vocab}; {least:,} are needed: {remedy}")

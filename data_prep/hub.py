@@ -89,10 +89,6 @@ class Source:
         return {"dataset": self.set.path, "config": self.set.config, "split": self.set.split, "revision": self.revision,
                 "licence": self.set.licence}
 
-    def identity(self) -> list[list[Any]]:
-        """What must not change between a killed build and its continuation."""
-        return [[file, *size_and_time(Path(file))] if self.local else [file] for file in self.files]
-
 
 def size_and_time(file: Path) -> tuple[int, int]:
     stat = file.stat()

@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 
 from data_prep import tokenizer
 from data_prep.config import CorpusConfig, Say
-from data_prep.hub import DOMAINS, EVALUATIONS, HubDocument, HubSet, Reader, patiently, subsets
+from data_prep.hub import DOMAINS, EVALUATIONS, HubDocument, HubSet, Reader, patiently, size_and_time, subsets
 from lib.data import SPLITS, load_tokenizer
 from lib.errors import SuiteError, require
 from lib.files import write_atomically
@@ -125,7 +125,7 @@ class Filling:
         self.config, self.reader, self.pieces, self.work, self.name = config, reader, pieces, work, reader.name
         self.parts = sorted(work.glob(f".{self.name}-*.npz"))
         self.state: dict[str, Any] = json.loads(str(np.load(self.parts[-1])["state"])) if self.parts else {}
-        identity = [source.identity() for source in reader.sources]
+        identity = [[file, *size_and_time(Path(file))] if source.local else [file] for source, file in reader.files]
         if self.state.get("identity") != identity:              # new, or the data set has changed
             while self.parts:
                 self.parts.pop().unlink()
@@ -188,9 +188,8 @@ class Filling:
     def finish(self) -> Facts:
         """Write the domain's files; returns its facts. A SuiteError if it is too short."""
         sources, counts = self.reader.sources, {split: self.state[split] for split in SPLITS}
-        self.config.require_enough(
-            self.name, {split: count["tokens"] for split, count in counts.items()}, sources[-1].set.finite,
-            f"ask for fewer, or complete the copy of {', '.join(source.set.path for source in sources)}")
+        remedy = f"ask for fewer, or complete the copy of {', '.join(source.set.path for source in sources)}"
+        self.config.require_enough(self.name, counts, sources[-1].set.finite, remedy)
         for split in SPLITS:
             stem, records = f"{self.work}/{split}-{self.name}", self.records(split)
             with open(f"{stem}.bin", "wb") as file:

@@ -70,25 +70,19 @@ def parsed(seed: int, removed: Counter[str], quoted: float = 0) -> Iterator[tupl
     `removed` counts the files that this Python cannot parse.
     """
     for module in modules(seed):
+        gc.disable()        # looking for cycles in syntax trees takes a third of the time
         try:
             source = module.file.read_text("utf-8")
             if quoted and min(LONGEST, sum(len(m[2]) for m in TRIPLE_QUOTED.finditer(source))) < quoted * len(source):
                 continue
-            tree = _tree(source)
-        except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
+            with warnings.catch_warnings(action="ignore"):      # other people's invalid escapes are not this suite's
+                tree = ast.parse(source)
+        except (OSError, SyntaxError, ValueError):
             removed["unreadable files"] += 1
             continue
+        finally:
+            gc.enable()
         yield module, source, tree
-
-
-def _tree(source: str) -> ast.Module:
-    """Parse with the garbage collector off, as looking for cycles in syntax trees takes a third of the time."""
-    gc.disable()
-    try:
-        with warnings.catch_warnings(action="ignore"):      # other people's invalid escapes are not this suite's news
-            return ast.parse(source)
-    finally:
-        gc.enable()
 
 
 def docs(seed: int, removed: Counter[str]) -> Iterator[Document]:

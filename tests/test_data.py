@@ -1,8 +1,10 @@
-"""The corpus as a whole: one tiny corpus of installed libraries and generators, and small ones of a folder."""
+"""The corpus as a whole: one tiny corpus of installed libraries and generators, and small ones of a folder (CORPUS=)."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 import shutil
 import signal
 import threading
@@ -12,28 +14,47 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hub_fakes import CONFIG, TINY, decoded, start
+from hub_fakes import CONFIG, TINY, decoded, start, write
 
-from data_prep import build, tokenizer
+from data_prep import build, folder, tokenizer
 from data_prep.config import CorpusConfig
+from data_prep.mathematics import worksheet
 from data_prep.sources import Document
 from data_prep.stories import Story
 from lib import paths
-from lib.data import heldout_windows
+from lib.data import Corpus, heldout_windows
 from lib.errors import SuiteError
 from suite.cli import main
 
 
+def stories(count: int) -> str:
+    return "\n\n".join(Story(7, n).text for n in range(count))
+
+
 @pytest.fixture
-def own(outputs: Path) -> Path:
-    """A person's folder with one domain of 30 stories."""
-    (outputs / "text" / "tales").mkdir(parents=True)
-    (outputs / "text" / "tales" / "all.txt").write_text("\n\n".join(Story(7, n).text for n in range(30)), "utf-8")
+def root(outputs: Path) -> Path:
+    """A person's folder with one domain, which is empty."""
+    (outputs / "text" / "good").mkdir(parents=True)
     return outputs / "text"
+
+
+@pytest.fixture
+def own(root: Path) -> Path:
+    """A person's folder with one domain of 30 stories."""
+    (root / "good" / "all.txt").write_text(stories(30))
+    return root
 
 
 def of(folder: Path, **changes: int) -> CorpusConfig:
     return dataclasses.replace(TINY, folder=str(folder), **changes)
+
+
+def built(root: Path, **changes: int) -> Corpus:
+    return build.corpus(of(root, **changes))
+
+
+def nothing_is_left() -> bool:
+    return not [path for path in paths.corpora().glob("*") if path.is_dir()]
 
 
 def test_when_built_then_every_domain_has_the_tokens_asked_for_in_whole_documents_each_in_one_split(tiny_corpus):
@@ -74,24 +95,26 @@ def test_when_the_tokeniser_is_trained_then_only_on_training_documents(own, monk
     train, split = tokenizer.train, build.split
     monkeypatch.setattr(tokenizer, "train", lambda texts, vocab: train((given.append(t) or t for t in texts), vocab))
     monkeypatch.setattr(build, "split", lambda *a: parts.append(split(*a)) or parts[-1])
-    build.corpus(of(own))
+    built(own)
     training, heldout = ({document.text for document in part} for part in parts[0])
     assert given and heldout and set(given) <= training and not set(given) & heldout
 
 
 def test_when_there_then_opened_and_when_cut_off_an_error_and_when_text_or_seed_change_another_one(own, monkeypatch):
-    config, said = of(own), []
+    """The same text elsewhere has the same fingerprint."""
+    config, said, moved = of(own), [], shutil.copytree(own, own.parent / "moved")
+    (moved / "NOTES.md").write_text("a note changes no text")
     assert build.existing(config) is None
-    first, other = build.corpus(config, said.append), build.corpus(of(own, seed=1))
-    assert said and first.fingerprint != other.fingerprint
-    assert first.names("heldout", "tales") != other.names("heldout", "tales")
+    first, other, same = build.corpus(config, said.append), built(own, seed=1), built(moved)
+    assert said and first.fingerprint == same.fingerprint != other.fingerprint and first.path != same.path
+    assert first.names("heldout", "good") != other.names("heldout", "good")
     monkeypatch.setattr(build, "_build", lambda *a: pytest.fail("built twice"))
     assert build.corpus(config).fingerprint == first.fingerprint == build.existing(config).fingerprint
-    file = first.path / "train-tales.bin"
+    file = first.path / "train-good.bin"
     file.write_bytes(file.read_bytes()[:-2])
-    with pytest.raises(SuiteError, match="train-tales.bin is missing or damaged"):
+    with pytest.raises(SuiteError, match="train-good.bin is missing or damaged"):
         build.corpus(config)
-    with (own / "tales" / "all.txt").open("a") as text:
+    with (own / "good" / "all.txt").open("a") as text:
         text.write("\n\nAnd one more.\n")
     assert build.existing(config) is None
 
@@ -116,13 +139,6 @@ def test_when_killed_then_nothing_is_found_and_the_next_build_elsewhere_is_ident
     contents = [{file.name: file.read_bytes() for file in path.iterdir()} for path in (folder, tiny_corpus.path)]
     assert contents[0] == contents[1]
     assert str(paths.ROOT) not in (folder / "manifest.json").read_text()
-
-
-def test_when_the_build_fails_then_nothing_is_left(own, monkeypatch):
-    monkeypatch.setattr(build, "_write_manifest", lambda *a: (_ for _ in ()).throw(OSError("the disk broke")))
-    with pytest.raises(OSError, match="the disk broke"):
-        build.corpus(of(own))
-    assert not [folder for folder in paths.corpora().iterdir() if folder.is_dir()]
 
 
 def test_when_two_build_at_once_then_one_does_and_the_other_waits(own, monkeypatch):
@@ -172,22 +188,15 @@ def test_when_a_configuration_is_wrong_then_the_error_names_it(changes, words):
         CorpusConfig(**changes)
 
 
-def test_when_a_domain_or_split_is_unknown_then_the_nearest_is_named(tiny_corpus):
-    for asked, message in ((("train", "story"), "unknown domain 'story'; did you mean 'stories'"),
-                           (("test", "docs"), "unknown split 'test'")):
-        with pytest.raises(SuiteError, match=message):
-            tiny_corpus.tokens(*asked)
-
-
 def test_when_the_command_line_is_used_then_counts_are_printed_and_errors_exit_with_2(own, monkeypatch, capsys):
     monkeypatch.setattr("suite.settings.profiles.load", lambda name, corpus="": SimpleNamespace(corpus=of(corpus)))
     assert main(["corpus", "--corpus", str(own)]) == 0
-    assert "tales           train" in (printed := capsys.readouterr().out) and "20,000" in printed
+    assert "good            train" in (printed := capsys.readouterr().out) and "20,000" in printed
     assert main(["corpus", "--corpus", str(own / "nowhere")]) == 2
     assert "is not a folder" in capsys.readouterr().err
 
 
-def test_when_held_out_windows_are_cut_then_they_follow_one_another_and_targets_are_one_later(tiny_corpus):
+def test_when_held_out_windows_are_cut_then_they_follow_one_another_and_what_is_not_there_is_named(tiny_corpus):
     tokens = np.asarray(tiny_corpus.tokens("heldout", "code")).astype(np.int64)
     inputs, targets = heldout_windows(tiny_corpus, "code", 96, 1000)
     assert inputs.shape == targets.shape == (10, 96)
@@ -196,3 +205,126 @@ def test_when_held_out_windows_are_cut_then_they_follow_one_another_and_targets_
     assert heldout_windows(tiny_corpus, "code", 100, 3000)[0].shape == (29, 100)
     with pytest.raises(SuiteError, match="length = 3000 .* 3000 held-out tokens of domain 'code'"):
         heldout_windows(tiny_corpus, "code", 3000, 10_000)
+    for asked, message in ((("train", "story"), "unknown domain 'story'; did you mean 'stories'"),
+                           (("test", "docs"), "unknown split 'test'")):
+        with pytest.raises(SuiteError, match=message):
+            tiny_corpus.tokens(*asked)
+
+
+# A person's folder: what is read, how it is cut into documents, and the error that names a bad file of any kind
+
+def read(root: Path) -> tuple[dict[str, list[folder.Document]], list[str]]:
+    found, notes = folder.domains(root)
+    return {name: list(folder.documents(root, files, notes)) for name, files in found.items()}, notes
+
+
+def test_when_files_are_of_every_kind_then_each_subfolder_is_a_domain_and_rows_are_documents(root):
+    for name, text in (("lone.txt", "A lone file beside the folders."), ("README.md", "Not text for a model."),
+                       (".hidden/x.txt", "never read"), ("good/deep/a.tokens", "One.\n\nTwo."),
+                       ("good/b.jsonl", '{"text": "row one"}\n\n{"text": "row two", "id": "7"}\n')):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    write(root / "good/c.parquet", {"text": ["first", "second"], "title": ["not this one at all", "nor this"]})
+    documents, notes = read(root)
+    assert {name: [d.text for d in domain] for name, domain in documents.items()} == {
+        "text": ["A lone file beside the folders."], "good": ["row one", "row two", "first", "second", "One.\n\nTwo."]}
+    assert [d.name for d in documents["good"]][0::4] == ["good/b.jsonl#0", "good/deep/a.tokens#0"]
+    assert set(notes) == {"README.md is not read (only .txt, .tokens, .jsonl, .parquet are)",
+                          "good/b.jsonl: text is text", "good/c.parquet: text is text"}
+
+
+def test_when_there_is_no_text_column_then_prose_is_joined_and_identifiers_labels_and_numbers_are_not(root):
+    rows = [{"id": f"a b c d {n}", "pairID": "one two three", "question": f"How much is {n} and {n}?", "n": n,
+             "label": "sum", "answer": f"That is {n + n}.", "source_url": "a long url here"} for n in range(150)]
+    (root / "good" / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    documents, notes = read(root)
+    assert len(documents["good"]) == 150
+    assert documents["good"][140].text == "How much is 140 and 140?\nThat is 280."
+    assert notes == ["good/qa.jsonl: text is question + answer"]
+
+
+@pytest.mark.parametrize("block", [7, 64, 1 << 20])
+def test_when_plain_text_is_long_then_it_is_cut_at_paragraphs_and_nothing_is_lost(root, block, monkeypatch):
+    """Whatever the size of the blocks read: characters, line ends and paragraphs that straddle them are whole."""
+    monkeypatch.setattr(folder, "READ", block)
+    paragraphs = [f"Paragraph {n}: " + "é東 \U0001f600 word\r\n" * (n % 9) + "end." for n in range(1200)]
+    paragraphs[50] = "x" * 9000                                  # no place to cut
+    paragraphs[60] = "many words " * 900
+    text = "\ufeff" + "\r\n \r\n\r\n".join(paragraphs)
+    (root / "good" / "a.txt").write_bytes(text.encode())
+    documents = [d.text for d in read(root)[0]["good"]]
+    assert re.sub(r"\s", "", "".join(documents)) == re.sub(r"\s", "", text.removeprefix("\ufeff"))
+    assert not [d for d in documents if "\r" in d or "\ufeff" in d]
+    assert max(map(len, documents)) <= folder.LONGEST_PARAGRAPH
+    assert 2000 < np.median([len(d) for d in documents]) <= folder.DOCUMENT + 2 * 300
+    assert len([d for d in documents if not d.endswith("end.")]) <= 6        # the two paragraphs that are too long
+
+
+BAD = (
+    ("bad.txt", b"", "is empty"), ("bad.txt", b" \n\n \t\n", "has no text in it"),
+    ("bad.txt", b"word " * 5000 + b"\0", "is binary"), ("bad.txt", "text".encode("utf-16"), "is binary|is not UTF-8"),
+    ("bad.txt", "caf\u00e9 au lait".encode("latin-1"), "is not UTF-8: byte 0xe9 at offset 3"),
+    ("bad.txt", b"a" * ((1 << 20) + 5) + b"\xff ok", "byte 0xff at offset 1048581"),
+    ("bad.txt", "東京".encode()[:-1], "is not UTF-8: byte 0xe4 at offset 3"),
+    ("bad.jsonl", b'{"text": "a"}\n{"text": "b"\n{"text": "c"}\n', "line 2 is not JSON"),
+    ("bad.jsonl", b'{"text": "a"}\n\n{"text": ', "line 3 is not JSON"),
+    ("bad.jsonl", b'{"text": "a"}\n["b"]\n', "line 2 is JSON, but no object"),
+    ("bad.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "line 2 has no text in text"),
+    ("bad.jsonl", b'{"text": "a"}\n{"text": 5}\n', "line 2 has no text in text"),
+    ("bad.jsonl", b'{"id": "a b c d", "n": 3}\n', "has no column of text: .* among id, n"),
+    ("bad.jsonl", b"\n\n", "has no rows"), ("bad.parquet", b"PAR2" + b"x" * 100, "cannot be read as parquet"))
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BAD)
+def test_when_a_file_is_bad_then_the_error_names_it_and_nothing_is_built(name, content, message, own):
+    (own / "other").mkdir()
+    (own / "other" / name).write_bytes(content)
+    with pytest.raises(SuiteError, match=f"other/{re.escape(name)}.*({message})"):
+        built(own)
+    assert nothing_is_left()
+
+
+def test_when_parquet_is_whole_then_all_rows_arrive_in_order_and_when_cut_off_or_damaged_the_error_names_it(root):
+    file, texts = root / "good" / "bad.parquet", [f"a row of text, number {n}" for n in range(2500)]
+    write(file, {"text": texts})
+    assert [d.text for d in read(root)[0]["good"]] == texts
+    whole = file.read_bytes()
+    for content in (whole[:-100], whole[:200] + b"\xff" * 2000 + whole[2200:]):
+        file.write_bytes(content)
+        with pytest.raises(SuiteError, match="bad.parquet cannot be read as parquet after row"):
+            read(root)
+
+
+def test_when_a_folder_is_missing_empty_or_has_too_little_text_then_the_error_says_so_and_what_is_needed(root):
+    with pytest.raises(SuiteError, match="nowhere' is not a folder"):
+        built(root / "nowhere")
+    for name, message in (("a.pdf", "has no .txt, .tokens, .jsonl, .parquet file"),
+                          ("a.txt", r"'good' has [\d,]+ train tokens .*16,392 are needed: add text to .*a.txt")):
+        (root / "good" / name).write_text(stories(1))
+        with pytest.raises(SuiteError, match=message):
+            built(root)
+
+
+def test_when_a_domain_is_small_then_it_gives_what_it_has_and_holds_out_a_tenth_in_runs(root):
+    (root / "small").mkdir()
+    (root / "good" / "a.txt").write_text("\n\n".join(worksheet(0, n) for n in range(400)))
+    (root / "small" / "b.txt").write_text(stories(25))
+    corpus = built(root, train_tokens=100_000, heldout_tokens=20_000)
+    counts = {name: [facts[split]["tokens"] for split in ("train", "heldout")]
+              for name, facts in corpus.manifest["domains"].items()}
+    assert list(counts) == ["good", "small"] and counts["good"] == [100_000, 20_000]
+    assert counts["small"][0] < 100_000 and counts["small"][1] / sum(counts["small"]) == pytest.approx(0.1, abs=0.03)
+    held, train = ([int(name.split("#")[1]) for name in corpus.names(split, "good")] for split in ("heldout", "train"))
+    assert held == sorted(held) and np.mean(np.diff(held) == 1) > 0.5
+    assert train == sorted(train) and not set(train) & set(held)
+
+
+def test_when_a_document_is_copied_within_a_domain_then_one_is_left(root):
+    texts = [Story(0, n).text for n in range(25)]
+    rows = [json.dumps({"text": text}) for text in [*texts, texts[3], texts[4].replace("coins", "crowns")]]
+    (root / "good" / "a.jsonl").write_text("\n".join(rows))
+    corpus = built(root, train_tokens=200_000)
+    assert corpus.manifest["domains"]["good"]["removed"] == {
+        "exact copies of documents": 1, "near copies of documents": 1}
+    names = corpus.names("train", "good") + corpus.names("heldout", "good")
+    assert set(names) == {f"good/a.jsonl#{n}" for n in range(25)}
