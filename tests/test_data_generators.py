@@ -14,8 +14,8 @@ import pytest
 from data_prep.mathematics import worksheet
 from data_prep.stories import Story
 
-STORIES = {n: Story(0, n).text for n in range(60)}
-SHEETS = {n: worksheet(0, n) for n in range(80)}
+STORIES = [Story(0, n) for n in range(60)]
+SHEETS = [worksheet(0, n) for n in range(80)]
 
 # How a purse changes: the amount, then what it holds afterwards. Signs: -1 spent, 1 earned.
 LEDGER = {r"(?:paid|gave) (\d+) coins for an? [^.]*? and had (\d+) coins left": -1,
@@ -25,31 +25,13 @@ LEDGER = {r"(?:paid|gave) (\d+) coins for an? [^.]*? and had (\d+) coins left": 
           r"day's work \w+ got (\d+) coins and had (\d+)": 1,
           r"for (\d+) coins, which made (\d+) coins in all": 1,
           r"found (\d+) coins\. Now the purse held (\d+)": 1}
+QUESTIONS = (r"Question: (.*\?)\nAnswer: (.*)\.$", r"^- (.*\?) (.*)\.$",
+             r"\"(.*)\" asked the children[^:]*: \"(.*)\.\"$", r"\"([^?]*\?)\" they asked\. \"(.*?),\" said \w+\.")
 
 
-def parts(story: str) -> list[str]:
-    """What is told, the ending, and the questions with answers."""
-    return story.rsplit("\n\n", 2)
-
-
-def asked(questions: str) -> list[tuple[str, str]]:
-    for layout in (r"Question: (.*\?)\nAnswer: (.*)\.$", r"^- (.*\?) (.*)\.$",
-                   r"\"(.*)\" asked the children[^:]*: \"(.*)\.\"$",
-                   r"\"([^?]*\?)\" they asked\. \"(.*?),\" said \w+\."):
-        if pairs := re.findall(layout, questions, re.MULTILINE):
-            return pairs
-    raise AssertionError(questions)
-
-
-def reversed_way(way: str) -> str:
-    other = {"left": "right", "right": "left"}
-    turns = [turn.split(" ", 1) for turn in way.lower().split(", ")]
-    return ", ".join(f"{other[side]} {mark}" for side, mark in turns[::-1])
-
-
-@pytest.mark.parametrize("number", STORIES)
-def test_when_coins_are_spent_and_earned_then_the_purse_is_right_to_the_end(number):
-    told, ending, _ = parts(STORIES[number])
+@pytest.mark.parametrize("number", range(60))
+def test_when_a_story_is_read_then_purse_treasure_and_answers_are_right_to_the_end(number):
+    told, ending, questions = STORIES[number].text.rsplit("\n\n", 2)
     purse = int(re.search(r"\w+ had (\d+) coins\.", told)[1])
     events = sorted((match.start(), sign * int(match[1]), int(match[2]))
                     for pattern, sign in LEDGER.items() for match in re.finditer(pattern, told))
@@ -59,10 +41,6 @@ def test_when_coins_are_spent_and_earned_then_the_purse_is_right_to_the_end(numb
     assert int(re.search(r"(\d+) coins", ending)[1]) == purse
     assert len(re.findall(r"\d+ coins", told)) == 2 * len(events) + 1      # no sentence about coins went unread
 
-
-@pytest.mark.parametrize("number", STORIES)
-def test_when_the_treasure_changes_hands_then_the_last_to_have_it_is_the_one_at_the_end(number):
-    told, ending, questions = parts(STORIES[number])
     treasure, holder = re.search(r"They took with them an? ([^,]+), and (\w+) carried it", told).groups()
     moves = rf"(\w+) gave the {treasure} to (\w+)|\"You carry it now,\" said (\w+), and (\w+) took the {treasure}"
     back = rf"(\w+) asked (\w+) for the {treasure} and got it"
@@ -72,17 +50,13 @@ def test_when_the_treasure_changes_hands_then_the_last_to_have_it_is_the_one_at_
         assert (giver or a or c or stays[0] or stays[1]) == holder
         holder = taker or b or d or holder
     assert re.search(rf"\b{holder}\b", ending)
-    assert (f"Who had the {treasure} in the end?", holder) in asked(questions)
 
-
-@pytest.mark.parametrize("number", STORIES)
-def test_when_a_question_is_asked_then_one_paragraph_before_has_its_names_and_its_answer(number):
-    told, _, questions = parts(STORIES[number])
-    pairs = [(q, a) for q, a in asked(questions) if "in the end?" not in q]
-    assert len(pairs) >= 3
-    for question, answer in pairs:
+    *pairs, last = next(filter(None, (re.findall(layout, questions, re.MULTILINE) for layout in QUESTIONS)))
+    assert last == (f"Who had the {treasure} in the end?", holder) and len(pairs) >= 3
+    for question, answer in pairs:      # one paragraph before has its names and its answer
         if "the way back" in question:      # not told: it follows from the way there
-            answer = reversed_way(answer)
+            turns = re.findall(r"(left|right) (at the [^,]+)", answer.lower())[::-1]
+            answer = ", ".join(f"{'right' if side == 'left' else 'left'} {mark}" for side, mark in turns)
         names = re.findall(r"(?<!^)\b[A-Z]\w+", question)
         wanted = answer.strip('"').removesuffix(" times").lower().removeprefix("on ")
         assert any(wanted in paragraph.lower() and all(name in paragraph for name in names)
@@ -92,8 +66,8 @@ def test_when_a_question_is_asked_then_one_paragraph_before_has_its_names_and_it
 def test_when_a_fact_is_recalled_then_hundreds_of_tokens_later_and_to_the_letter():
     """Three characters or more a token: 1500 characters are a few hundred tokens."""
     distances = []
-    for story in (Story(0, number) for number in range(60)):
-        told = parts(story.text)[0]
+    for story in STORIES:
+        told = story.text.rsplit("\n\n", 2)[0]
         for fact in (fact for fact in story.told if fact.recalls):
             places = [[match.start() for match in re.finditer(rf"\b{re.escape(value)}\b", told)]
                       for value in fact.slots.values() if len(value) >= 4]
@@ -105,13 +79,12 @@ def test_when_a_fact_is_recalled_then_hundreds_of_tokens_later_and_to_the_letter
 
 def test_when_texts_are_written_then_no_template_shows_through_and_seed_and_number_say_which():
     """The checksum: the same text on every machine and Python."""
-    for text in (*STORIES.values(), *SHEETS.values()):
-        assert not re.search(r"[<>|\[\]]|\ba [aeiou]", text)
-    assert Story(1, 3).text != STORIES[3] and worksheet(1, 3) != SHEETS[3]
-    words = [set(re.findall(r"\w+", text)) for text in STORIES.values()]
+    texts = [*(story.text for story in STORIES), *SHEETS]
+    assert not re.search(r"[<>|\[\]]|\ba [aeiou]", "\n".join(texts))
+    assert Story(1, 3).text != texts[3] and worksheet(1, 3) != SHEETS[3]
+    words = [set(re.findall(r"\w+", text)) for text in texts[:60]]
     assert statistics.mean(len(a & b) / len(a | b) for a, b in itertools.pairwise(words)) < 0.45
-    every = "".join((*STORIES.values(), *SHEETS.values()))
-    assert hashlib.sha256(every.encode()).hexdigest()[:16] == "6b764fff39e636a3"
+    assert hashlib.sha256("".join(texts).encode()).hexdigest()[:16] == "6b764fff39e636a3"
 
 
 def solved(sheet: str) -> dict[int, tuple[str, str, str]]:
@@ -120,37 +93,28 @@ def solved(sheet: str) -> dict[int, tuple[str, str, str]]:
     return {int(k): (text, solution, answer) for k, text, solution, answer in found}
 
 
-@pytest.mark.parametrize("number", SHEETS)
-def test_when_an_equation_of_numbers_is_stated_then_it_is_true(number):
-    solutions = " ".join(solution for _, solution, _ in solved(SHEETS[number]).values())
+@pytest.mark.parametrize("number", range(80))
+def test_when_a_worksheet_is_read_then_equations_are_true_and_givens_and_answers_are_those_stated(number):
+    top, problems = SHEETS[number].split("\n\nProblem 1.")[0], solved(SHEETS[number])
+    solutions = " ".join(solution for _, solution, _ in problems.values())
     equations = re.findall(r"(?<![\w+*/-] )(?<![\w-])(-?\d+(?: [-+*/] \d+)+) = (-?\d+)\.", solutions)
     for left, right in equations:
         assert eval(left) == int(right), (left, right)      # digits and signs alone, as the pattern says
     assert 8 <= len(equations) == len(re.findall(r"= -?\d+\.", solutions)) - solutions.count("from both sides: ")
 
-
-@pytest.mark.parametrize("number", SHEETS)
-def test_when_a_solution_uses_a_given_then_it_is_the_one_at_the_top(number):
-    top = SHEETS[number].split("\n\nProblem 1.")[0]
-    solutions = " ".join(solution for _, solution, _ in solved(SHEETS[number]).values())
     prices = dict(re.findall(r"\ban? ([\w ]+) (\d+) coins", top))
     for name, price in re.findall(r"\b[Aa]n? ([\w ]+?) (?:costs )?(\d+)(?: coins)?(?:: | and|\.)", solutions):
         assert prices[name] == price
     speeds = dict(re.findall(r"(\w+) (?:goes|travels|makes) (\d+) miles an hour", top))
     for name, speed in re.findall(r"(\w+) goes (\d+) (?:miles|and)", solutions):
         assert speeds[name] == speed
-    rooms = {name: (a, b) for name, a, b in re.findall(r"The ([\w ]+) is (\d+) feet long and (\d+) feet wide", top)}
-    for name, a, b in re.findall(r"The ([\w ]+) is (\d+) by (\d+) feet", solutions):
-        assert rooms[name] == (a, b)
+    for name, size in re.findall(r"The ([\w ]+) is (\d+ by \d+) feet", solutions):
+        assert f"The {name} is {size.replace(' by', ' feet long and')} feet wide." in top
     for count, goods in re.findall(r"(?:At first t|T)here are (\d+) (\w+)\.", solutions):
         assert re.search(rf"\b{count} {goods}\b", top)
-    for rule in re.findall(r"(\w)\(x\) is (\d+ \* x \+ \d+)", solutions):
-        assert f"Let {rule[0]}(x) = {rule[1]}." in top
+    for name, rule in re.findall(r"(\w)\(x\) is (\d+ \* x \+ \d+)", solutions):
+        assert f"Let {name}(x) = {rule}." in top
 
-
-@pytest.mark.parametrize("number", SHEETS)
-def test_when_answers_return_then_they_are_those_of_the_problems(number):
-    problems = solved(SHEETS[number])
     assert list(problems) == list(range(1, len(problems) + 1))
     key = dict(re.findall(r"problem (\d+): ([^;\n]+?)(?:;|\.$)", SHEETS[number].rsplit("\n\n", 1)[1]))
     assert key == {str(k): answer for k, (_, _, answer) in problems.items()}
@@ -165,27 +129,26 @@ def test_when_answers_return_then_they_are_those_of_the_problems(number):
 def test_when_equations_are_solved_then_the_solutions_fulfil_the_problems():
     """From the problem's text alone: linear equations, functions of functions, divisors, chains of variables, means."""
     counted = Counter()
-    for sheet in SHEETS.values():
+    for sheet in SHEETS:
         rules = {f: (int(a), int(b)) for f, a, b in re.findall(r"Let (\w)\(x\) = (\d+) \* x \+ (\d+)", sheet)}
         for text, _, answer in solved(sheet).values():
-            value, kind = int(answer.split()[0]), ""
+            value, kind, right = int(answer.split()[0]), "", True
             if match := re.search(r"(\d+)[a-z] \+ (\d+) = (\d+)[a-z] \+ (\d+)", text):
                 kind, (a, b, c, d) = "linear", map(int, match.groups())
-                assert a * value + b == c * value + d
+                right = a * value + b == c * value + d
             elif match := re.search(r"(\w)\((\w)\((\d+)\)\)", text):
                 kind, (a, b), (c, d) = "function", rules[match[1]], rules[match[2]]
-                assert value == a * (c * int(match[3]) + d) + b
+                right = value == a * (c * int(match[3]) + d) + b
             elif match := re.search(r"(?:divisor of|divides both) (\d+) and (\d+)", text):
-                kind = "divisor"
-                assert value == math.gcd(int(match[1]), int(match[2]))
+                kind, right = "divisor", value == math.gcd(int(match[1]), int(match[2]))
             elif match := re.search(r"(?:Suppose|known that|us say that) (.*)\. What is (\w)\?", text):
                 kind, told, names = "chain", dict(entry.split(" is ") for entry in match[1].split("; ")), {}
                 for _ in told:
                     names |= {name: eval(rule, {}, names) for name, rule in told.items()
                               if set(re.findall("[a-z]", rule)) <= set(names)}
-                assert value == names[match[2]]
+                right = value == names[match[2]]
             elif match := re.search(r"(?:are|counted) ([\d, and]+)\. What is (?:the mean|that on average)", text):
-                kind = "mean"
-                assert value == statistics.mean(map(int, re.findall(r"\d+", match[1])))
+                kind, right = "mean", value == statistics.mean(map(int, re.findall(r"\d+", match[1])))
+            assert right, text
             counted[kind] += 1
     assert len(counted) == 6 and min(counted.values()) >= 15, counted
