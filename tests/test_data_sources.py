@@ -66,16 +66,6 @@ def fresh(*texts: str) -> list[bool]:
     return Duplicates(Counter(), "texts").fresh(texts)
 
 
-@pytest.fixture(scope="module")
-def some_docs() -> list[sources.Document]:
-    return list(itertools.islice(sources.docs(0, Counter()), 25))
-
-
-@pytest.fixture(scope="module")
-def some_code() -> list[sources.Document]:
-    return list(itertools.islice(sources.code(0, Counter()), 25))
-
-
 def test_when_modules_are_listed_then_only_of_the_libraries_of_the_list():
     listed = [line for line in sources.LIBRARIES.read_text().splitlines() if not line.startswith("#")]
     assert len(listed) == len(set(listed)) and not {"transformers", "ray", "msgpack", "protobuf", "pip"} & set(listed)
@@ -98,40 +88,32 @@ def test_when_modules_are_listed_then_in_the_seed_s_order_whatever_the_machine_s
     sources.modules.cache_clear()
 
 
-def test_when_docs_are_read_then_each_docstring_is_the_interpreter_s_own(some_docs):
-    files = {f"{m.distribution}/{m.path}": m.file for m in sources.modules(0)}
-    for document in some_docs:
+def test_when_docs_and_code_are_read_then_docstrings_are_the_interpreter_s_own_and_code_has_none_and_no_licence():
+    docs, code = (list(itertools.islice(read(0, Counter()), 25)) for read in (sources.docs, sources.code))
+    files, code = {f"{m.distribution}/{m.path}": m.file for m in sources.modules(0)}, dict(code)
+    for document in docs:
         tree = ast.parse(files[document.name].read_text("utf-8"))
-        known = {ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, sources.Scope)}
-        for entry in document.text.split("\n\n\n")[:3]:
-            heading, _, docstring = entry.partition("\n\n")
+        known = ["".join((ast.get_docstring(node) or "").split()) for node in ast.walk(tree)
+                 if isinstance(node, sources.Scope)]
+        entries = [entry.partition("\n\n") for entry in document.text.split("\n\n\n")]
+        for heading, _, docstring in entries[:3]:
             assert re.match(r"(module|class) [\w.]+$|[\w.]+\(.*\)$", heading), heading
-            start = "".join(docstring[:200].split())
-            assert any(start in "".join((text or "").split()) for text in known), document.name
-
-
-def test_when_code_is_read_then_it_parses_and_has_no_licence_and_no_docstring_of_docs(some_docs, some_code):
-    code = {document.name: document.text for document in some_code}
+            assert any("".join(docstring[:200].split()) in text for text in known), document.name
+        assert not [text for *_, text in entries if len(text) > 40 and text in code.get(document.name, "")]
+    assert {document.name for document in docs} & set(code)
     for name, text in code.items():
         top = itertools.takewhile(lambda line: line.startswith("#"), text.split("\n"))
         assert not clean.LICENCE.search("\n".join(top)), name
         if len(text) < 0.9 * sources.LONGEST:
             assert not [node for node in ast.walk(ast.parse(text)) if isinstance(node, sources.Scope)
                         and ast.get_docstring(node)], name
-    both = [document for document in some_docs if document.name in code]
-    assert both
-    for document in both:
-        docstrings = [entry.partition("\n\n")[2] for entry in document.text.split("\n\n\n")]
-        assert not [text for text in docstrings if len(text) > 40 and text in code[document.name]]
 
 
-def test_when_scopes_are_walked_then_each_has_the_name_that_its_reader_knows():
-    names = [name for _, name in sources.scopes(ast.parse(WITH), "package.module")]
-    assert names == ["package.module", "A", "A.f", "A.é", "g", "h"]
-
-
-def test_when_docstrings_are_removed_then_nothing_else_is():
-    assert sources.without_docstrings(WITH, ast.parse(WITH)) == WITHOUT
+def test_when_docstrings_are_removed_then_nothing_else_is_and_each_scope_has_the_name_that_its_reader_knows():
+    tree = ast.parse(WITH)
+    assert sources.without_docstrings(WITH, tree) == WITHOUT
+    assert [name for _, name in sources.scopes(tree, "package.module")] == [
+        "package.module", "A", "A.f", "A.é", "g", "h"]
 
 
 def test_when_a_licence_stands_at_the_top_then_it_goes_and_other_comments_stay():
@@ -148,25 +130,19 @@ def test_when_a_licence_stands_at_the_top_then_it_goes_and_other_comments_stay()
 
 def test_when_a_text_is_repeated_or_changed_a_little_then_it_is_a_copy_and_when_much_it_is_not():
     words = prose(1)
-    text, little, much = " ".join(words), list(words), list(words)
-    little[60] = "other"
+    text, little, much = " ".join(words), [*words[:60], "other", *words[61:]], list(words)
     much[::4] = ["other"] * len(much[::4])
     assert fresh(text, text.upper().replace(" ", "\n  ")) == [True, False]
     assert fresh("a b", "a c", "A  b") == [True, True, False]
-    assert fresh(text, " ".join(little)) == [True, False]
-    assert fresh(text, " ".join(much)) == [True, True]
+    assert fresh(text, " ".join(little), " ".join(much)) == [True, False, True]
     for seed in range(10, 20):                  # two texts that share half
         one, two = prose(seed), prose(seed + 100)
         assert fresh(" ".join(one), " ".join(one[:80] + two[80:])) == [True, True]
-
-
-def test_when_copies_come_in_another_call_then_they_are_found_and_counted():
-    removed: Counter[str] = Counter()
-    seen, words = Duplicates(removed, "pages"), prose(2)
-    assert seen.fresh([" ".join(words), " ".join(prose(3))]) == [True, True]
-    assert seen.fresh([" ".join(words), " ".join([*words, "more"]), " ".join(prose(4))]) == [False, False, True]
-    assert removed == {"exact copies of pages": 1, "near copies of pages": 1}
-    assert seen.fresh([]) == []
+    removed: Counter[str] = Counter()           # copies in another call
+    seen = Duplicates(removed, "pages")
+    assert seen.fresh([text, " ".join(prose(3))]) == [True, True]
+    assert seen.fresh([text, f"{text} more", " ".join(prose(4))]) == [False, False, True]
+    assert removed == {"exact copies of pages": 1, "near copies of pages": 1} and seen.fresh([]) == []
 
 
 def test_when_sets_overlap_then_jaccard_is_that_of_the_words_and_minhash_estimates_it():
