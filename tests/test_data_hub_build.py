@@ -13,8 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tokenizers
-from hub_fakes import CONFIG, decoded, make_hub, pretend_llama, sentences, start, web, write
-from hub_server import COMMIT, Hub
+from hub_fakes import COMMIT, CONFIG, Hub, decoded, make_hub, pretend_llama, sentences, start, web, write
 
 from data_prep import build, hub, hub_build
 from data_prep.hub import DOMAINS, EVALUATIONS, HubDocument
