@@ -42,6 +42,8 @@ T = TypeVar("T")
 class HubSet:
     """A configuration and split of a data set. A row is a document: its `columns`, joined by line breaks."""
     path: str                       # owner/name on the hub
+    licence: str
+    instead: str                    # what to do when it is gone or gated
     config: str = "default"
     split: str = "train"
     columns: Sequence[str] = ("text",)
@@ -50,8 +52,6 @@ class HubSet:
     begins: str = ""                # rows are lines: a document begins with one that this regular expression finds
     together: str = ""              # documents with the same text in this one of the columns are held out together
     finite: bool = False            # may have fewer tokens than were asked for
-    licence: str = ""
-    instead: str = ""               # what to do when it is gone or gated
 
     @property
     def name(self) -> str:
@@ -202,8 +202,8 @@ def patiently(what: str, attempt: Callable[[], T], instead: str, say: Say) -> T:
         except Exception as error:
             told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             if not passing(error):
-                raise SuiteError(f"{what} cannot be read ({told}). It may be gone, gated or renamed: with a token of an "
-                                 f"account that may read it (hf auth login) run again; or {instead}") from error
+                raise SuiteError(f"{what} cannot be read ({told}). It may be gone, gated or renamed: with a token of "
+                                 f"an account that may read it (hf auth login) run again; or {instead}") from error
             if number == ATTEMPTS:
                 raise SuiteError(f"{what}: the hub did not answer {ATTEMPTS} times in a row ({told}). What was read is "
                                  f"kept; run again to go on from there, or {instead}") from error
@@ -264,7 +264,8 @@ class Reader:
         for source, group in groupby(range(first, len(self.files)), lambda number: self.files[number][0]):
             numbers = list(group)
             rows = chain.from_iterable(self.rows(number, row if number == first else 0) for number in numbers)
-            yield from grouped(rows, source.set, (numbers[-1] + 1, 0)) if source.set.begins else single(rows, source.set)
+            end = (numbers[-1] + 1, 0)
+            yield from grouped(rows, source.set, end) if source.set.begins else single(rows, source.set)
 
 
 def strings(table: pyarrow.Table, column: str, where: str, wanted: HubSet) -> list[str | None]:

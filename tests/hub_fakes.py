@@ -1,5 +1,5 @@
-"""A folder with small made-up data sets of the hub's schemas and file names, a process that builds from it, and a server
-that answers what `datasets` asks of the hub from such a folder, over a connection that may break off."""
+"""A folder with small made-up data sets of the hub's schemas and file names, a process that builds from it, and a
+server that answers from it what `datasets` asks of the hub, over a connection that may break off."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def problems(count: int, solution: str, each: int = 1) -> dict[str, list]:
 
 
 def make_hub(root: Path) -> Path:
-    write(root / "HuggingFaceFW/fineweb-edu/sample/10BT/000_00000.parquet", web(0, 90))
-    write(root / "HuggingFaceFW/fineweb-edu/sample/10BT/001_00000.parquet", web(80, 90))        # ten rows twice
+    write(root / "HuggingFaceFW/fineweb-edu/sample/10BT/000_00000.parquet", web(0, 30))
+    write(root / "HuggingFaceFW/fineweb-edu/sample/10BT/001_00000.parquet", web(20, 150))       # ten rows twice
     write(root / "HuggingFaceFW/fineweb-edu/data/CC-MAIN-2013-20/train-00000-of-00014.parquet",
           {"text": ["another sample"]})
     write(root / "roneneldan/TinyStories/data/train-00000-of-00001.jsonl",

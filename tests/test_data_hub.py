@@ -29,7 +29,7 @@ def texts(name: str) -> list[str]:
     return [document.text for document in reader(name).documents()]
 
 
-WEB = web(0, 90)["text"] + web(80, 90)["text"]
+WEB = web(0, 30)["text"] + web(20, 150)["text"]
 
 
 @pytest.fixture
@@ -112,12 +112,6 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def remote(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies are taken for the hub's own files."""
-    monkeypatch.setattr(hub.Source, "local", False)
-
-
-@pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
     """The hub's answer about a data set, without copies."""
     monkeypatch.delenv("SUITE_HUB")
@@ -131,15 +125,17 @@ OF_THE_CLIENT = next(kind for kind in huggingface_hub.errors.HfHubHTTPError.__mr
 @pytest.mark.parametrize("error", [ConnectionError("reset"), TimeoutError("slow"), OSError(5, "broken pipe"),
                                    OF_THE_CLIENT("peer closed connection without sending complete message body")])
 def test_when_the_connection_drops_again_and_again_then_no_document_is_lost_or_read_twice(
-        error, remote, waits, monkeypatch):
+        error, waits, monkeypatch):
     whole = list(reader("math").documents())
+    monkeypatch.setattr(hub.Source, "local", False)
     monkeypatch.setattr(hub, "tables", dropping(37, ATTEMPTS - 2, error))
     assert list(reader("math").documents()) == whole
     assert waits[:4] == [hub.WAIT * 2 ** n for n in range(4)]
 
 
-def test_when_the_hub_stays_away_then_the_error_says_that_a_rerun_goes_on(remote, waits, monkeypatch):
+def test_when_the_hub_stays_away_then_the_error_says_that_a_rerun_goes_on(waits, monkeypatch):
     own = reader("fineweb_edu")
+    monkeypatch.setattr(hub.Source, "local", False)
     monkeypatch.setattr(hub, "tables", dropping(37, 10 ** 6, ConnectionError("no route to host")))
     with pytest.raises(SuiteError, match=rf"row 0: the hub did not answer {ATTEMPTS} times .*no route to .*run again"):
         next(own.documents())
@@ -199,12 +195,6 @@ def test_when_the_hub_may_not_be_asked_then_its_cache_is_read_or_the_error_names
     (own / "refs/main").write_text(commit)
     assert texts("tinystories") == ["from the cache"]
     assert hub.find(DOMAINS["tinystories"][0]).revision == commit
-
-
-def test_when_the_tables_are_read_then_every_set_says_licence_and_remedy():
-    sets = [own for domain in DOMAINS.values() for own in domain] + list(EVALUATIONS.values())
-    assert all(own.path.count("/") == 1 and own.licence and own.instead and own.columns for own in sets)
-    assert [name for name, domain in DOMAINS.items() if domain[0].finite] == ["wikitext103", "enwik8"]
 
 
 def test_when_copies_lie_as_the_hub_has_them_then_every_set_finds_its_own_files(own):

@@ -1,26 +1,40 @@
-"""A corpus of hub text as a whole: counts, the held-out split, builds that resume, and what is refused at the start."""
+"""A corpus of hub text as a whole: counts, the held-out split, builds that resume, what is refused at the start, and what
+the report and the battery make of it."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pytest
 import tokenizers
+import torch
+from eval_fakes import only, run_of, uniform
 from hub_fakes import COMMIT, CONFIG, Hub, decoded, make_hub, pretend_llama, sentences, start, web, write
 
-from data_prep import build, hub, hub_build
+from data_prep import build, hub, hub_build, tokenizer
 from data_prep.hub import DOMAINS, EVALUATIONS, HubDocument
 from lib import paths
-from lib.config import DataConfig
-from lib.data import SPLITS, Corpus, load_tokenizer
+from lib.config import DataConfig, Evaluation
+from lib.data import SPLITS, Corpus, domains_of, load_tokenizer
 from lib.errors import SuiteError
+from suite.evals import build as evaluator
+from suite.evals.battery import requests
+from suite.evals.zero_shot import Item, called
+from suite.experiments import experiment
+from suite.experiments.base import Job
+from suite.experiments.common import Recipe
+from suite.report.facts import Text
+from suite.settings.profiles import load
+from suite.study.frames import Study
 from suite.tasks import make_source
 
 MORE = dataclasses.replace(CONFIG, train_tokens=15_000, hub=("fineweb_edu", "math"), apart=())
@@ -47,38 +61,37 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return starts
 
 
-def test_when_built_then_every_domain_has_exactly_the_tokens_asked_for_and_the_manifest_says_whence(hub_corpus):
+def test_when_built_then_domains_have_the_tokens_asked_for_and_each_document_is_the_row_of_its_name(hub_corpus):
+    rows = {f"HuggingFaceFW/fineweb-edu/sample/10BT/00{file}_00000.parquet#{row}": text
+            for file, part in enumerate((web(0, 30), web(20, 150))) for row, text in enumerate(part["text"])}
     assert (hub_corpus.domains, hub_corpus.apart) == (("fineweb_edu", "tinystories", "math"), ("wikitext103",))
-    for domain in (*hub_corpus.domains, *hub_corpus.apart):
+    for domain in CONFIG.domains:
+        texts = {split: decoded(hub_corpus, split, domain) for split in SPLITS}
+        assert not set(texts["train"]) & set(texts["heldout"])
         for split, asked in CONFIG.asked.items():
             counts = hub_corpus.manifest["domains"][domain][split]
             assert len(hub_corpus.tokens(split, domain)) == counts["tokens"] == asked
-            starts, names = hub_corpus.documents(split, domain), hub_corpus.names(split, domain)
-            assert len(starts) == len(names) == counts["documents"]
-    assert [source["dataset"] for source in hub_corpus.manifest["domains"]["math"]["sources"]] == [
+            *whole, last = zip(hub_corpus.names(split, domain), texts[split], strict=True)
+            assert len(whole) + 1 == len(set(texts[split])) == counts["documents"]
+            if domain == "fineweb_edu":
+                assert whole and all(rows[name] == text for name, text in whole)
+                assert rows[last[0]].startswith(last[1])
+        if domain == "math":                    # all solutions of a problem are on one side
+            problems = [{text.split("\n")[0] for text in part[:-1]} for part in texts.values()]
+            assert not problems[0] & problems[1]
+
+
+def test_when_built_then_the_manifest_says_whence_and_what_was_left_out(hub_corpus):
+    manifest, files = hub_corpus.manifest, contents(hub_corpus.path)
+    assert [source["dataset"] for source in manifest["domains"]["math"]["sources"]] == [
         "DigitalLearningGmbH/MATH-lighteval", "nvidia/OpenMathInstruct-2"]
-    assert hub_corpus.manifest["source"] == "hub" and hub_corpus.manifest["config"]["hub"] == list(CONFIG.hub)
-    assert str(paths.ROOT) not in json.dumps(hub_corpus.manifest)
-    files = contents(hub_corpus.path)
+    assert manifest["source"] == "hub" and manifest["config"]["hub"] == list(CONFIG.hub)
+    assert manifest["domains"]["fineweb_edu"]["removed"] == {"exact copies of documents": 10}
+    assert str(paths.ROOT) not in json.dumps(manifest)
     del files["manifest.json"]
     assert not [name for name in files if name.startswith(".")]
     assert {name: hashlib.sha256(content).hexdigest() for name, content in files.items()} == {
-        name: facts["sha256"] for name, facts in hub_corpus.manifest["files"].items()}
-
-
-def test_when_documents_are_decoded_then_each_is_the_row_that_its_name_says_and_no_text_is_in_both_splits(hub_corpus):
-    rows = {f"HuggingFaceFW/fineweb-edu/sample/10BT/00{file}_00000.parquet#{row}": text
-            for file, first in ((0, 0), (1, 80)) for row, text in enumerate(web(first, 90)["text"])}
-    for domain in (*hub_corpus.domains, *hub_corpus.apart):
-        parts = {split: decoded(hub_corpus, split, domain) for split in SPLITS}
-        assert not set(parts["train"]) & set(parts["heldout"]) and all(parts.values())
-        for split in SPLITS if domain == "fineweb_edu" else ():
-            *whole, last = zip(hub_corpus.names(split, domain), parts[split], strict=True)
-            assert all(rows[name] == text for name, text in whole) and whole
-            assert rows[last[0]].startswith(last[1])
-        if domain == "math":                    # all solutions of a problem are on one side
-            asked = [{text.split("\n")[0] for text in part[:-1]} for part in parts.values()]
-            assert not asked[0] & asked[1]
+        name: facts["sha256"] for name, facts in manifest["files"].items()}
 
 
 def test_when_documents_are_held_out_then_by_their_text_and_the_seed_and_not_by_their_place():
@@ -87,14 +100,6 @@ def test_when_documents_are_held_out_then_by_their_text_and_the_seed_and_not_by_
     assert 5 < len(held) < 40
     assert all(hub_build.held_out(document._replace(file=3, row=7, text="x"), CONFIG) for document in held)
     assert held != [one for one in documents if hub_build.held_out(one, dataclasses.replace(CONFIG, seed=1))]
-
-
-def test_when_rows_are_copies_then_each_text_is_there_once_and_the_rest_is_counted(hub_outputs, monkeypatch):
-    monkeypatch.setattr(hub_build, "CHUNK", 3000)
-    corpus = build.corpus(dataclasses.replace(MORE, hub=("fineweb_edu",), train_tokens=25_000, heldout_tokens=5_000))
-    every = [text for split in SPLITS for text in decoded(corpus, split, "fineweb_edu")]
-    assert len(every) == len(set(every)) > 100
-    assert corpus.manifest["domains"]["fineweb_edu"]["removed"] == {"exact copies of documents": 10}
 
 
 def test_when_the_connection_is_lost_and_a_rerun_killed_then_reruns_go_on_and_the_files_are_the_same(
@@ -109,7 +114,6 @@ def test_when_the_connection_is_lost_and_a_rerun_killed_then_reruns_go_on_and_th
                 raise ConnectionError("gone")
             yield table
     monkeypatch.setattr(hub.Source, "local", False)
-    monkeypatch.setattr(hub.Source, "identity", lambda self: [list(self.files)])
     monkeypatch.setattr(hub.time, "sleep", waits.append)
     monkeypatch.setattr(hub_build, "CHUNK", 3000)
     monkeypatch.setattr(hub_build, "own_pieces", lambda *a: [pieces(*a), trained.append(1)][0])
@@ -160,14 +164,6 @@ def test_when_text_is_short_then_finite_domains_give_what_they_have_and_others_a
     assert 16_000 < train < 40_000 and 2_049 <= heldout < 6_000
     with pytest.raises(SuiteError, match=r"'tinystories' has [\d,]+ train .* 900,000 are needed.* copy of roneneldan/"):
         build.corpus(dataclasses.replace(big, hub=("tinystories",), train_tokens=900_000))
-
-
-def test_when_a_set_is_out_of_reach_then_nothing_was_tokenised(outputs, monkeypatch):
-    monkeypatch.setenv("SUITE_HUB", str(outputs))
-    monkeypatch.setattr("huggingface_hub.is_offline_mode", lambda: True)
-    monkeypatch.setattr(hub_build.tokenizer, "train", lambda *a: pytest.fail("started"))
-    with pytest.raises(SuiteError, match="HuggingFaceFW/fineweb-edu .*not in the cache"):
-        build.corpus(CONFIG)
 
 
 def test_when_a_copy_changes_then_the_corpus_is_another_one_and_when_it_does_not_then_it_is_opened(own, monkeypatch):
@@ -228,7 +224,9 @@ def test_when_a_tokeniser_is_named_then_documents_end_with_its_own_end_and_the_m
     assert int(inputs.max()) < 32_000
 
 
-def test_when_a_tokeniser_has_too_many_pieces_no_end_or_is_none_then_the_error_says_so(hub_outputs):
+def test_when_a_tokeniser_is_none_or_does_not_fit_or_a_set_is_out_of_reach_then_nothing_is_tokenised(
+        hub_outputs, monkeypatch):
+    monkeypatch.setattr(hub_build.tokenizer, "train", lambda *a: pytest.fail("started"))
     folder = pretend_llama(hub_outputs / "pieces")
     endless = tokenizers.Tokenizer(tokenizers.models.BPE()).to_str()
     for content, message in ((None, r"vocab = 400 is not valid: the tokeniser .*pieces has 32000 pieces"),
@@ -237,3 +235,108 @@ def test_when_a_tokeniser_has_too_many_pieces_no_end_or_is_none_then_the_error_s
             (folder / "tokenizer.json").write_text(content)
         with pytest.raises(SuiteError, match=message):
             build.corpus(dataclasses.replace(MORE, tokenizer=str(folder)))
+    monkeypatch.setenv("SUITE_HUB", str(hub_outputs))
+    monkeypatch.setattr("huggingface_hub.is_offline_mode", lambda: True)
+    with pytest.raises(SuiteError, match="HuggingFaceFW/fineweb-edu .*not in the cache"):
+        build.corpus(CONFIG)
+
+
+# The battery, the report and the profiles
+
+def test_when_the_corpus_has_the_hub_s_sets_then_the_battery_asks_these(hub_corpus):
+    assert called("mqar", hub_corpus) == "mqar"
+    assert called("blimp", SimpleNamespace(evaluation=lambda task: None)) == "blimp-offline"
+    for task, counts in (("blimp", {"blimp": 10, "blimp/wh_island": 5}), ("lambada", {"lambada": 12}),
+                         ("cloze", {"factual_cloze": 8, "factual_cloze/P36": 4})):
+        found = evaluator("battery", tasks=(task,), count=50).measure(
+            uniform(400), run_of(length=128, vocab=400), hub_corpus, torch.device("cpu"))
+        assert {split: only(found, "count", split=split) for split in counts} == counts
+        if task == "blimp":                 # `runs` is a piece more than `run`: less likely if uniform
+            assert only(found, "accuracy", split="blimp") == 0
+    assert only(found, "chance", split="factual_cloze/P36") == pytest.approx(1 / 3)      # Rome, Oslo, Bern
+    assert only(found, "chance", split="factual_cloze") == pytest.approx((1 / 3 + 1 / 2) / 2)
+    pieces = len(hub_corpus.tokenizer().encode(" Rome").ids)
+    assert found.arrays["target_nll.factual_cloze"][0] == pytest.approx(pieces * np.log(400), rel=1e-5)
+
+
+def test_when_blimp_s_own_files_are_there_then_each_is_a_subset_and_a_row_without_a_text_is_an_error(
+        tmp_path, monkeypatch):
+    monkeypatch.setenv("SUITE_HUB", str(make_hub(tmp_path / "hub")))
+    blimp, kept = tmp_path / "hub/nyu-mll/blimp", tmp_path / "evaluations"
+    write(blimp / "wh_island/train-00000-of-00001.parquet",
+          {"sentence_good": ["A dog runs.", None], "sentence_bad": ["A dog run.", "x"]})
+    with pytest.raises(SuiteError, match="wh_island/train-0.*.parquet, row 1 has no text in 'sentence_good'"):
+        hub_build.fetch(kept, print)
+    assert not (kept / "blimp.json").exists()
+    for folder in (blimp, kept):
+        shutil.rmtree(folder)
+    for subset in ("principle_A_case_1", "passive_1"):
+        write(blimp / f"{subset}.jsonl", {"sentence_good": ["Good."], "sentence_bad": ["Bad."]})
+    facts = hub_build.fetch(kept, print)
+    assert (facts["blimp"]["subsets"], facts["blimp"]["items"]) == (2, 2)
+    assert {path.stem for path in (kept / "blimp").iterdir()} == {"passive_1", "principle_A_case_1"}
+
+
+def test_when_pieces_write_a_space_at_the_beginning_otherwise_then_a_continuation_is_cut_from_the_whole(tmp_path):
+    pieces = tokenizer.named(str(pretend_llama(tmp_path / "pieces")))
+    (made,) = requests(pieces, Item("the old river was", (" tall",), 0, 1.0, ""), tokenizer.end_of(pieces), 64)
+    alone = pieces.encode(" tall", add_special_tokens=False).tokens
+    assert alone != ["\u2581tall"] == [pieces.id_to_token(number) for number in made.say]
+
+
+def test_when_a_run_names_its_domains_then_it_reads_them_alone_and_losses_are_those_of_them(hub_corpus):
+    own, plain = DataConfig.of("text", domains=("wikitext103",)), DataConfig.of("text")
+    run, results = run_of(length=100, vocab=400, data=own), {}
+    for data, expected in ((own, ("wikitext103",)), (plain, hub_corpus.domains)):
+        assert domains_of(data, hub_corpus) == expected == tuple(make_source(data, hub_corpus).domains)
+        results[data] = evaluator("perplexity", tokens=1000).measure(
+            uniform(400), run_of(length=100, vocab=400, data=data), hub_corpus, torch.device("cpu"))
+        assert {metric.split for metric in results[data].metrics} == set(expected)
+    for wrong in ({"domains": ("wikitext",)}, {"mixture": (("wikitext", 1.0),)}):
+        with pytest.raises(SuiteError, match="unknown domain of the mixture 'wikitext'; did you mean 'wikitext103'"):
+            make_source(DataConfig.of("text", **wrong), hub_corpus)
+    asked = []
+    database = SimpleNamespace(corpus=hub_corpus, array=lambda *a: asked.append(a[-1]) or results[own].arrays[a[-1]])
+    jobs = [Job.of(run, Evaluation.of("perplexity", lengths=(100,), tokens=1000), series="Own")]
+    study = Study(jobs, database)
+    (windows,) = study.windows(study["Own"])
+    assert windows.shape == (1, 10) and windows == pytest.approx(np.log(400), rel=1e-5)
+    assert "nll.wikitext103.100" in asked and not any("math" in name for name in asked)
+
+
+def test_when_the_report_describes_the_text_then_it_names_sets_configurations_and_commits(hub_corpus):
+    manifest, place = copy.deepcopy(hub_corpus.manifest), "a copy on this machine"
+    text = Text(hub_corpus.fingerprint, manifest)
+    assert text.source == "Text of the Hugging Face hub" and text.pieces == "byte-level pieces"
+    assert {f"fineweb_edu: HuggingFaceFW/fineweb-edu (sample-10BT, train), {place}, ODC-By 1.0",
+            f"wikitext103: Salesforce/wikitext (wikitext-103-raw-v1, train), {place}, CC BY-SA 3.0 and GFDL",
+            f"blimp, 10 items: nyu-mll/blimp (train), {place}, CC BY 4.0"} <= set(text.origins)
+    manifest["domains"]["math"]["sources"][0]["revision"] = "f" * 40
+    manifest["config"]["tokenizer"] = "a/b"
+    text = Text(hub_corpus.fingerprint, manifest)
+    assert "math: DigitalLearningGmbH/MATH-lighteval (default, train), commit ffffffffffff, MIT" in text.origins
+    assert text.pieces == "pieces of a/b"
+
+
+def test_when_the_paper_s_profile_is_loaded_then_it_has_the_mixture_and_wikitext_is_of_two_notebooks_alone():
+    profile, own = load("paper"), load("paper", corpus="/some/folder")
+    assert dict(profile.mixture) == {"fineweb_edu": 0.35, "wikipedia": 0.22, "tinystories": 0.20, "math": 0.23}
+    assert set(dict(profile.mixture)) == set(profile.corpus.hub) and profile.corpus.apart == ("wikitext103",)
+    assert (own.corpus.hub, own.corpus.apart, own.corpus.tokenizer, own.mixture) == ((), (), "", ())
+    mixture = DataConfig.of("text", mixture=tuple(sorted(dict(profile.mixture).items())))
+    alone = DataConfig.of("text", domains=("wikitext103",))
+    for notebook in ("04_power_law_sigma", "05_christoffel"):
+        parameters, others = profile.parameters(notebook), own.parameters(notebook)
+        assert Recipe(parameters, profile, domains=parameters.domains).data == alone
+        assert Recipe(parameters, profile).data == mixture
+        assert Recipe(others, own, domains=others.domains).data == DataConfig.of("text")
+    with pytest.raises(SuiteError, match="unknown domain of the corpus 'wikitext'; did you mean 'wikitext103'"):
+        _ = Recipe(parameters, profile, domains=("wikitext",)).data
+
+
+@pytest.mark.parametrize("notebook", ["04_power_law_sigma", "05_christoffel"])
+def test_when_a_notebook_has_domains_then_all_its_language_models_are_trained_on_them(notebook):
+    profile = load("smoke")
+    parameters = profile.parameters(notebook).model_copy(update={"domains": ("docs",)})
+    texts = {job.run.data for job in experiment(notebook).plan(parameters, profile) if job.run.data.source == "text"}
+    assert texts == {DataConfig.of("text", domains=("docs",))}
