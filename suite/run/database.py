@@ -5,7 +5,6 @@ with its metrics, or an evaluation with its metrics and arrays, is written in on
 killed at any moment leaves all of it or nothing. In WAL mode notebooks read while workers write.
 """
 
-from __future__ import annotations
 
 import json
 import math
@@ -14,7 +13,7 @@ import time
 from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -110,7 +109,7 @@ class Database:
             stored[row["run"]] |= {row["evaluation"]} - {None}
         return dict(stored)
 
-    def missing(self, jobs: Iterable[Job]) -> list[Job]:
+    def missing(self, jobs: Iterable["Job"]) -> list["Job"]:
         """The jobs that need work, in order, each with only its missing evaluations."""
         wanted = [(self.fingerprint(job.run), job) for job in jobs]
         stored, todo = self.evaluations([key for key, _ in wanted]), []
@@ -120,24 +119,28 @@ class Database:
                 todo.append(replace(job, evaluations=lacking))
         return todo
 
-    def metrics(self, job: Job) -> pd.DataFrame:
+    def metrics(self, job: "Job") -> "pd.DataFrame":
         """The metrics of a finished job: those of the job's evaluations, and those of the training by step.
         Columns: run, measure, value, split, variant, length, position, layer, step, parameters, run_seconds,
         run_tokens_per_s, run_peak_memory_mib. Raises `SuiteError` if the run or one of the evaluations is missing."""
         import pandas as pd
         run = self.finished(job.run)
-        query = f"select {', '.join(METRIC_COLUMNS)} from metrics where "
-        rows = self.rows(query + "run_id = ? and evaluation_id is null order by rowid", run["id"])
+        rows = self.values(run["id"], None)
         for evaluation in job.evaluations:
-            rows += self.rows(query + "evaluation_id = ? order by rowid", self.evaluation_id(run, evaluation))
+            rows += self.values(run["id"], self.evaluated(run, evaluation)["id"])
         frame = pd.DataFrame([tuple(row) for row in rows], columns=list(METRIC_COLUMNS))
         frame.insert(0, "run", run["run"])
         frame = frame.assign(parameters=run["parameters"], **{f"run_{name}": run[name] for name in MEASURED})
         return frame.astype({**dict.fromkeys((*WHOLE, "parameters"), "Int64"), "value": "float64"})
 
-    def array(self, job: Job, evaluation: Evaluation, name: str) -> np.ndarray:
+    def values(self, run_id: int, evaluation_id: int | None) -> list[sqlite3.Row]:
+        """The metrics (`METRIC_COLUMNS`) of an evaluation, or of the training (None), in the order of their record."""
+        return self.rows(f"select {', '.join(METRIC_COLUMNS)} from metrics where run_id = ? and evaluation_id is ? "
+                         "order by rowid", run_id, evaluation_id)
+
+    def array(self, job: "Job", evaluation: Evaluation, name: str) -> np.ndarray:
         """An array of a finished evaluation, for instance `nll` `[N windows, bins]` of a perplexity."""
-        at = self.evaluation_id(self.finished(job.run), evaluation)
+        at = self.evaluated(self.finished(job.run), evaluation)["id"]
         for stored in self.rows("select * from arrays where evaluation_id = ? and name = ?", at, name):
             return array_of(stored).copy()
         known = [row["name"] for row in self.rows("select name from arrays where evaluation_id = ? order by name", at)]
@@ -150,10 +153,10 @@ class Database:
             raise SuiteError(f"the run {key} ({run.pattern.name}, seed {run.train.seed}) is not trained yet")
         return row
 
-    def evaluation_id(self, run: sqlite3.Row, evaluation: Evaluation) -> int:
-        query = "select id from evaluations where run_id = ? and evaluation = ?"
+    def evaluated(self, run: sqlite3.Row, evaluation: Evaluation) -> sqlite3.Row:
+        query = "select * from evaluations where run_id = ? and evaluation = ?"
         for stored in self.rows(query, run["id"], evaluation_fingerprint(evaluation)):
-            return stored["id"]
+            return stored
         raise SuiteError(f"the run {run['run']} has no evaluation {evaluation.name!r} with "
                          f"{dict(evaluation.parameters)} yet")
 
@@ -255,13 +258,9 @@ def unpacked(value: dict[str, Any]) -> Any:
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """All or nothing. `immediate` takes the write lock first, so that two writers wait instead of failing."""
-    connection.execute("begin immediate")
-    try:
+    with connection:
+        connection.execute("begin immediate")
         yield
-    except BaseException:
-        connection.rollback()
-        raise
-    connection.commit()
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -316,12 +315,13 @@ def switch_to_wal(connection: sqlite3.Connection) -> None:
 def claim(path: Path) -> Iterator[bool]:
     """Hold the lock at `path`; False if another process or thread has it. The kernel frees it when its owner dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
-        try:
-            mine = held.enter_context(FileLock(path, blocking=False)).is_locked
-        except Timeout:
-            mine = False
-        yield mine
+    lock = FileLock(path, blocking=False)
+    with suppress(Timeout):
+        lock.acquire()
+    try:
+        yield lock.is_locked
+    finally:
+        lock.release()
 
 
 def now() -> str:

@@ -5,7 +5,6 @@ two suites run at once: each run is claimed by a lock, and the engine waits for 
 seeds are trained before further seeds, and further seeds first where a claim is still undecided (`by_need`).
 """
 
-from __future__ import annotations
 
 import queue
 import time
@@ -49,13 +48,8 @@ class Failure:
 
 
 class EngineError(RuntimeError):
-    """Some runs failed; the others are in the database. `failures` are by fingerprint of the run."""
+    """Some runs failed, which the message names; the others are in the database."""
     _render_traceback_ = SuiteError._render_traceback_
-
-    def __init__(self, failures: dict[str, Failure]) -> None:
-        self.failures = failures
-        super().__init__("\n  ".join([f"{counted(len(failures))} failed; everything else is done and kept:",
-                                      *(failure.text() for failure in failures.values())]))
 
 
 @dataclass
@@ -74,6 +68,9 @@ class Assignment:
         labels, run = self.job.labels, self.job.run
         return ", ".join(filter(None, [labels.series or run.pattern.name, labels.setting, f"seed {run.train.seed}"]))
 
+    def log(self, profile: str) -> Path:
+        return paths.run_folder(profile, self.fingerprint) / "log.txt"
+
     def message(self, profile: str, corpus: Corpus | None, slots: int) -> dict[str, Any]:
         """What a worker is told. slots: how many workers share the machine; 0: no slot is needed."""
         evaluations = self.job.evaluations
@@ -89,10 +86,12 @@ def counted(runs: int) -> str:
 
 def assignments(jobs: Iterable[Job], database: Database | None, corpus: Corpus | None) -> list[Assignment]:
     """The work that the database (None: an empty one) lacks: first seeds first, else in the order of the plan."""
-    wanted = merged(jobs)
-    place = replicates(job.run for job in wanted)
+    wanted, seeds, replicates = merged(jobs), Counter(), {}
+    for job in wanted:
+        replicates[job.run] = seeds[apart_from_seed(job.run)]
+        seeds[apart_from_seed(job.run)] += 1
     tasks = [Assignment(job, run_fingerprint(job.run, corpus), database is not None and database.trained(job.run),
-                        place[job.run]) for job in (database.missing(wanted) if database is not None else wanted)]
+                        replicates[job.run]) for job in (database.missing(wanted) if database is not None else wanted)]
     return sorted(tasks, key=lambda task: task.replicate)
 
 
@@ -136,7 +135,8 @@ class Engine:
             self.database.close()
             self.shown.close(self.summary(time.monotonic() - started))
         if self.failures:
-            raise EngineError(self.failures)
+            raise EngineError("\n  ".join([f"{counted(len(self.failures))} failed; everything else is done and kept:",
+                                           *(failure.text() for failure in self.failures.values())]))
 
     def summary(self, seconds: float) -> str:
         if not self.done and not self.failures:
@@ -211,12 +211,9 @@ class Engine:
             self.estimator.add(task.job.run, task.state.tokens_per_s)
         self.on_news(task.fingerprint, None)
 
-    def log(self, task: Assignment) -> Path:
-        return paths.run_folder(self.profile, task.fingerprint) / "log.txt"
-
     def fail(self, task: Assignment, reason: str, tail: Sequence[str] = ()) -> None:
-        self.failures[task.fingerprint] = Failure(task.label, reason, self.log(task), tail)
-        self.on_news(task.fingerprint, self.failures[task.fingerprint])
+        self.failures[task.fingerprint] = failure = Failure(task.label, reason, task.log(self.profile), tail)
+        self.on_news(task.fingerprint, failure)
 
     def bury(self, worker: WorkerProcess, how: str, words: Sequence[str]) -> None:
         """A worker is dead: its run is tried again, from its checkpoint, by another."""
@@ -236,7 +233,7 @@ class Engine:
         if task.attempts < self.hosts.attempts:
             self.pending.insert(0, task)
             return
-        log, times = self.log(task), "twice" if task.attempts == 2 else f"{task.attempts} times"
+        log, times = task.log(self.profile), "twice" if task.attempts == 2 else f"{task.attempts} times"
         tail = log.read_text(errors="replace").splitlines()[-TAIL:] if log.exists() else words
         self.fail(task, f"its process died {times} ({how})", tail)
 
@@ -294,14 +291,6 @@ def apart_from_seed(run: RunConfig) -> RunConfig:
     pattern = PatternSpec.of(run.pattern.name, **{**dict(run.pattern.parameters), "seed": 0})
     return replace(run, pattern=pattern, train=replace(run.train, seed=0))
 
-
-def replicates(runs: Iterable[RunConfig]) -> dict[RunConfig, int]:
-    """For each of different runs, how many seeds of the same run stand before it: 0 for a first seed."""
-    places, seeds = {}, Counter()
-    for run in runs:
-        places[run] = seeds[apart_from_seed(run)]
-        seeds[apart_from_seed(run)] += 1
-    return places
 
 
 def with_seeds(profile: Profile, count: int) -> Profile:

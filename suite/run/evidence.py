@@ -4,12 +4,12 @@ A file is found by its run's configuration alone, so that neither another machin
 both are in the file, and the page shows them. It holds numbers and JSON: nothing in it is executed when it is read.
 """
 
-from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from lib import paths
 from lib.config import Evaluation, RunConfig, fingerprint, freeze
 from lib.errors import SuiteError
 from lib.files import write_atomically
-from suite.run.database import METRIC_COLUMNS, Database, array_of, transaction
+from suite.run.database import WHOLE, Database, array_of, columns_of, transaction
 from suite.settings.fingerprints import evaluation_fingerprint
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 FORMAT = b"sparse-attention-suite run 1"
 FACTS = ("data", "code", "versions", "machine", "device", "threads", "started", "ended", "seconds", "tokens_per_s",
          "peak_memory_mib", "parameters", "spent")
-
-
+TIMES = ("parameters", "seconds", "ended")             # what is kept of an evaluation, beside its numbers
 PROFILE = "evidence"
 
 
@@ -39,18 +38,15 @@ def shipped(profile: str, corpus: str = "") -> bool:
     return profile == PROFILE and not corpus
 
 
-def identity(run: RunConfig) -> str:
-    """16 hexadecimal digits of a run's configuration; the precision, which follows the machine, does not count."""
-    return fingerprint(replace(run, train=replace(run.train, precision="bf16")))
-
-
 def path_of(run: RunConfig) -> Path:
-    return paths.EVIDENCE / f"{run.pattern.name}-{run.train.seed}-{identity(run)}.parquet"
+    """The file of a run, named by its configuration; the precision, which follows the machine, does not count."""
+    key = fingerprint(replace(run, train=replace(run.train, precision="bf16")))
+    return paths.EVIDENCE / f"{run.pattern.name}-{run.train.seed}-{key}.parquet"
 
 
 # Writing
 
-def write(database: Database, job: Job) -> Path | None:
+def write(database: Database, job: "Job") -> Path | None:
     """The file of a finished job; None where it is there already, or where something of the job is missing."""
     path = path_of(job.run)
     if path.exists() or database.missing([job]):
@@ -59,14 +55,13 @@ def write(database: Database, job: Job) -> Path | None:
     from pyarrow import parquet
     run = database.finished(job.run)
     rows = [{"evaluation": "", "parameters": "{}", "seconds": run["seconds"], "ended": run["ended"],
-             "metrics": metrics_of(database, run["id"], None), "arrays": []}]
+             "metrics": list(map(dict, database.values(run["id"], None))), "arrays": []}]
     for evaluation in job.evaluations:
-        at = database.evaluation_id(run, evaluation)
-        (stored,) = database.rows("select * from evaluations where id = ?", at)
-        rows.append({"evaluation": evaluation.name, "parameters": stored["parameters"], "seconds": stored["seconds"],
-                     "ended": stored["ended"], "metrics": metrics_of(database, run["id"], at),
-                     "arrays": [packed(row["name"], array_of(row)) for row in
-                                database.rows("select * from arrays where evaluation_id = ? order by name", at)]})
+        stored = database.evaluated(run, evaluation)
+        arrays = database.rows("select * from arrays where evaluation_id = ? order by name", stored["id"])
+        rows.append({"evaluation": evaluation.name, **{name: stored[name] for name in TIMES},
+                     "metrics": list(map(dict, database.values(run["id"], stored["id"]))),
+                     "arrays": [packed(row["name"], array_of(row)) for row in arrays]})
     about = {b"format": FORMAT, b"config": run["config"].encode(),
              b"facts": json.dumps({name: run[name] for name in FACTS}).encode()}
     sink = pyarrow.BufferOutputStream()
@@ -76,20 +71,15 @@ def write(database: Database, job: Job) -> Path | None:
     return path
 
 
-def schema() -> pyarrow.Schema:
+def schema() -> "pyarrow.Schema":
     import pyarrow as pa
     metric = pa.struct([(name, pa.string()) for name in ("measure", "split", "variant")] + [("value", pa.float64())]
-                       + [(name, pa.int64()) for name in ("length", "position", "layer", "step")])
+                       + [(name, pa.int64()) for name in WHOLE])
     array = pa.struct([("name", pa.string()), ("dtype", pa.string()), ("shape", pa.list_(pa.int64())),
                        ("stored", pa.string()), ("data", pa.binary())])
     return pa.schema([("evaluation", pa.string()), ("parameters", pa.string()), ("seconds", pa.float64()),
                       ("ended", pa.string()), ("metrics", pa.list_(metric)), ("arrays", pa.list_(array))])
 
-
-def metrics_of(database: Database, run: int, evaluation: int | None) -> list[dict[str, Any]]:
-    where = "evaluation_id is null" if evaluation is None else f"evaluation_id = {evaluation}"
-    query = f"select {', '.join(METRIC_COLUMNS)} from metrics where run_id = ? and {where} order by rowid"
-    return [dict(row) for row in database.rows(query, run)]
 
 
 def packed(name: str, array: np.ndarray) -> dict[str, Any]:
@@ -105,43 +95,33 @@ def packed(name: str, array: np.ndarray) -> dict[str, Any]:
 
 # Reading
 
-def enter(database: Database, jobs: Iterable[Job]) -> list[str]:
+def enter(database: Database, jobs: Iterable["Job"]) -> list[str]:
     """Enter the shipped runs that `database` lacks of `jobs`; returns their fingerprints here."""
-    entered = []
-    for job in database.missing(jobs):
-        path = path_of(job.run)
-        if path.exists():
-            enter_one(database, job.run, path)
-            entered.append(database.fingerprint(job.run))
-    return entered
+    return [enter_one(database, job.run) for job in database.missing(jobs) if path_of(job.run).exists()]
 
 
-def enter_one(database: Database, run: RunConfig, path: Path) -> None:
-    table = read(path)
-    facts = json.loads(table.schema.metadata[b"facts"])
-    key = database.fingerprint(run)
+def enter_one(database: Database, run: RunConfig) -> str:
+    table, key = read(path_of(run)), database.fingerprint(run)
+    about = table.schema.metadata
     with transaction(database.connection):
         database.connection.execute("delete from runs where run = ?", (key,))
         at = database.insert("runs", {"run": key, "pattern": run.pattern.name, "status": "done",
-                                      "config": table.schema.metadata[b"config"].decode(), **facts}).lastrowid
+                                      "config": about[b"config"].decode(), **json.loads(about[b"facts"])}).lastrowid
         for row in table.to_pylist():
             evaluation = None
             if row["evaluation"]:
                 asked = Evaluation(row["evaluation"], freeze(json.loads(row["parameters"])))
                 evaluation = database.insert("evaluations", {
                     "run_id": at, "evaluation": evaluation_fingerprint(asked), "name": asked.name,
-                    "parameters": row["parameters"], "seconds": row["seconds"], "ended": row["ended"]}).lastrowid
-            database.connection.executemany(
-                "insert into metrics values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [(at, evaluation, *(metric[name] for name in ("measure", "split", "variant", "length", "position",
-                                                              "layer", "step", "value"))) for metric in row["metrics"]])
+                    **{name: row[name] for name in TIMES}}).lastrowid
+            database.insert_metrics(at, evaluation, [SimpleNamespace(**metric) for metric in row["metrics"]], key)
             for array in row["arrays"]:
-                full = np.frombuffer(array["data"], array["stored"]).astype(array["dtype"])
-                database.insert("arrays", {"evaluation_id": evaluation, "name": array["name"], "dtype": array["dtype"],
-                                           "shape": json.dumps(array["shape"]), "data": full.tobytes()})
+                full = np.frombuffer(array["data"], array["stored"]).astype(array["dtype"]).reshape(array["shape"])
+                database.insert("arrays", {"evaluation_id": evaluation, "name": array["name"], **columns_of(full)})
+    return key
 
 
-def read(path: Path) -> pyarrow.Table:
+def read(path: Path) -> "pyarrow.Table":
     """The table of a file, checked; a `SuiteError` names a file that is damaged or of another make."""
     import pyarrow
     from pyarrow import parquet

@@ -9,7 +9,6 @@ worker's last `words`), the last. A worker claims a run by a lock on the run's f
 the process dies. The end of its input means that the engine is gone: the worker then ends at once.
 """
 
-from __future__ import annotations
 
 import json
 import os
@@ -66,7 +65,7 @@ class Hosts:
         """Workers that there is room for; may change while the engine works."""
         return self.workers
 
-    def start(self, events: Events) -> WorkerProcess:
+    def start(self, events: Events) -> "WorkerProcess":
         return WorkerProcess(self.command or COMMAND, events)
 
     def close(self) -> None:
@@ -207,9 +206,6 @@ class Worker:
 
     def attempt(self, task: dict[str, Any], run: RunConfig, folder: Path) -> dict[str, Any]:
         """The run brought to its end; an exception becomes the event `failed`, with its traceback in the log."""
-        def entry(call: str, *given: Any) -> None:
-            getattr(database, call)(run, *given)
-
         record = None                                  # until it is known that this is the run that the engine means
         with ExitStack() as opened:
             try:
@@ -225,7 +221,7 @@ class Worker:
                 else:
                     database = opened.enter_context(closing(Database(task["profile"], corpus)))
                     stored = database.evaluations([key])
-                    trained, record = key in stored, entry
+                    trained, record = key in stored, lambda call, *given: getattr(database, call)(run, *given)
                     evaluations = [e for e in evaluations if evaluation_fingerprint(e) not in stored.get(key, ())]
                 errors = self.finish(run, evaluations, trained, corpus, folder, record)
             except Exception as error:                 # whatever it is, it belongs to this run alone: the others go on
@@ -270,8 +266,8 @@ class Worker:
         """What the training loop calls twice a second."""
         if os.getppid() != self.parent:                # the input ends then too, unless something holds the pipe
             os._exit(0)
-        shown = {key: state.get(key) for key in ("step", "steps", "loss", "tokens_per_s")}
-        self.channel.say("progress", stage="training", **{k: v for k, v in shown.items() if v is not None})
+        shown = {key: state[key] for key in ("step", "steps", "loss", "tokens_per_s")}
+        self.channel.say("progress", stage="training", **shown)
 
 
 def described(error: Exception) -> str:
