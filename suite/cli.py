@@ -4,8 +4,6 @@ Exit status: 0 done, 1 something failed (it is named), 2 wrong input, 130 interr
 where it is needed, since a report that is up to date must say so at once.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -170,7 +168,7 @@ def execute(notebook: Path, output: Path, parameters: str = "{}") -> int:
 
 # What several commands do
 
-def hosts_of(engine: Engine, cpus: int | None, gpus: float | None) -> Hosts | None:
+def hosts_of(engine: Engine, cpus: int | None, gpus: float | None) -> "Hosts | None":
     """Where runs are trained; None: on this machine, with as many workers as the profile says."""
     if engine == "ray":
         from suite.run.ray_hosts import Ray

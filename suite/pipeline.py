@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 import traceback
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -36,19 +36,17 @@ class Waiting:
     def __init__(self, plan: Planned, database: Database) -> None:
         self.plan, self.database = plan, database
         self.failures: list[Failure] = []
-        self.jobs: defaultdict[str, list[Job]] = defaultdict(list)
-        for job in database.missing(plan.jobs):
-            self.jobs[database.fingerprint(job.run)].append(job)
+        self.jobs = {database.fingerprint(job.run): job for job in merged(database.missing(plan.jobs))}
 
     def hear(self, run: str, failure: Failure | None) -> bool:
         """Whether this news of a run was the last that the notebook waited for."""
         if run not in self.jobs:
             return False
-        missing = self.database.missing(self.jobs[run])
-        if not missing or failure is not None:
-            del self.jobs[run]
-        if missing and failure is not None:
-            self.failures.append(failure)
+        missing = self.database.missing([self.jobs[run]])
+        if missing and failure is None:
+            return False
+        del self.jobs[run]
+        self.failures += [failure] if missing else []
         return not self.jobs
 
 
@@ -215,7 +213,8 @@ class Pipeline:
         return stamps.page_stamp(self.profile.name, self.stamps, self.profile.corpus.folder)
 
     def page_is_fresh(self) -> bool:
-        return stamps.page_is_fresh(self.profile.name, self.page_stamp())
+        there = all((paths.report(self.profile.name) / name).is_file() for name in ("index.html", "ledger.json"))
+        return there and stamps.read(self.profile.name, "page").get("stamp") == self.page_stamp()
 
     def stop(self) -> None:
         """End what is being executed; called in the end too, when nothing is."""

@@ -1,7 +1,5 @@
 """Fills a profile's database with as many runs and metric rows as one likes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Tiny jobs that `fake_worker.py` trains, a display that keeps what it is shown, and the events that workers write."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

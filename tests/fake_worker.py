@@ -4,8 +4,6 @@ With the argument `slow` it is a real training, but slow and with a checkpoint a
 machine.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

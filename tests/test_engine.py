@@ -1,7 +1,5 @@
 """The engine: each run once, whoever asks and whatever dies. In all tests but one, tests/fake_worker.py trains."""
 
-from __future__ import annotations
-
 import os
 import platform
 import signal
@@ -19,7 +17,7 @@ from lib.config import Evaluation, PatternSpec, RunConfig, TrainConfig
 from suite.experiments import experiment
 from suite.experiments.base import Job
 from suite.run.database import Database
-from suite.run.engine import Assignment, Engine, EngineError, by_need, ensure, replicates, with_seeds
+from suite.run.engine import Assignment, Engine, EngineError, apart_from_seed, by_need, ensure, with_seeds
 from suite.run.worker import WORKER, Hosts
 from suite.settings import profiles
 from suite.settings.progress import Active
@@ -95,31 +93,26 @@ def test_when_the_suite_is_killed_or_interrupted_then_its_workers_end_and_anothe
         assert 0 < int((left / "checkpoint.pt").read_text()) < 400
 
 
-def test_when_another_suite_holds_a_run_then_the_others_come_first_and_that_one_is_waited_for():
-    folder(job(1)).mkdir(parents=True)
-    lock = FileLock(folder(job(1)) / "lock")
-    lock.acquire()
+class Holder(Quiet):
+    """Another suite: it holds the lock at `path` until `released` is true of what this one shows."""
 
-    class Holder(Quiet):
-        def show(self, snapshot):
-            if "trained 3" in events():
-                lock.release(force=True)
-    train(job(1), job(2), job(3), shown=Holder())
+    def __init__(self, path, released):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.lock, self.released = FileLock(path), released
+        self.lock.acquire()
+
+    def show(self, snapshot):
+        if self.released(snapshot):
+            self.lock.release(force=True)
+
+
+def test_when_another_suite_holds_a_run_or_all_places_then_other_runs_come_first_and_it_is_waited_for():
+    train(job(1), job(2), job(3), shown=Holder(folder(job(1)) / "lock", lambda snapshot: "trained 3" in events()))
     assert events("trained") == ["trained 2", "trained 3", "trained 1"]
-
-
-def test_when_all_places_are_taken_then_a_suite_waits_for_one():
-    (paths.outputs() / "slots").mkdir()
-    lock = FileLock(paths.outputs() / "slots" / "0.lock")
-    lock.acquire()
-
-    class Patient(Quiet):
-        def show(self, snapshot):
-            if any("waiting" in active.stage for active in snapshot.active):
-                assert events() == []
-                lock.release(force=True)
-    train(job(1), shown=Patient())
-    assert not lock.is_locked and events("trained") == ["trained 1"]
+    before, shown = events(), Holder(paths.outputs() / "slots" / "0.lock", lambda snapshot: any(
+        "waiting" in active.stage for active in snapshot.active) and events() == before)
+    train(job(4), shown=shown)
+    assert not shown.lock.is_locked and events("trained 4") == ["trained 4"]
 
 
 def test_when_a_run_goes_on_then_the_display_has_step_loss_rate_and_time_left():
@@ -191,7 +184,7 @@ def test_when_a_profile_is_cut_to_its_first_seeds_then_its_plan_is_a_part_of_the
     first = with_seeds(whole, 1)
     for name in ("01_window_sweep", "02_learned_alpha", "09_long_rungs"):     # of 09 the seeds are the defaults
         plans = [{job.run for job in experiment(name).plan(p.parameters(name), p)} for p in (whole, first)]
-        assert plans[1] < plans[0] and set(replicates(plans[1]).values()) == {0}
+        assert plans[1] < plans[0] and len(set(map(apart_from_seed, plans[1]))) == len(plans[1])
         assert with_seeds(whole, 99).parameters(name) == whole.parameters(name)
 
 

@@ -139,6 +139,22 @@ def test_when_a_target_is_made_in_a_fresh_clone_then_only_what_it_needs_is_insta
         assert re.findall(r"bootstrap\.py (\w+)", make("--dry-run", *target.split(), folder=clone).stdout) == sets
 
 
+HOSTILE = ["$$(touch pwned)", "$(shell touch pwned)", "`touch pwned`", '"; touch pwned; "', "a b'c", "é\u202e*?$HOME"]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.parametrize(("target", "name", "option"), [
+    ("report", "PROFILE", "--profile"), ("report", "CORPUS", "--corpus"), ("report", "ENGINE", "--engine"),
+    ("plan", "GPU", "--gpu"), ("notebook", "NAME", "notebook"), ("compare", "PATTERN", "compare"),
+    ("verify", "RUN", "verify")])
+def test_when_a_variable_holds_what_a_shell_would_run_then_it_is_an_argument(installed, target, name, option, value):
+    (installed / "python").unlink()
+    (installed / "python").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')       # prints its arguments, one a line
+    (installed / "python").chmod(0o755)
+    found = make("-s", target, f"{name}={value}", folder=installed).stdout.splitlines()
+    assert found[found.index(option) + 1] == value and not (installed / "pwned").exists()
+
+
 # Set-up
 
 FAKE_PYTHON = """#!/bin/sh

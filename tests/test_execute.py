@@ -1,7 +1,5 @@
 """Executing one notebook: refused before it starts, failing with its partial output, dying, side by side."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Ray: its parts without a cluster, and runs on a head and two machines that are processes of this one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

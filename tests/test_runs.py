@@ -1,7 +1,5 @@
 """The experiment database: what is keyed, kept, refused and shown, and what is found when it is computed again."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import shutil

@@ -8,8 +8,6 @@ Two makes at once share one installation through a file lock. An installation th
 stamp of a set appears when the whole set is installed.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -1,6 +1,5 @@
 """The experiment database for a person: list, show, export (`python -m suite runs`) and verify runs."""
 
-from __future__ import annotations
 
 import csv
 import json
@@ -176,7 +175,7 @@ def verify(row: sqlite3.Row, database: Database) -> Iterator[tuple[str, np.ndarr
             yield stored["name"], differences(stored["id"], result, database)
 
 
-def differences(evaluation: int, result: EvalResult, database: Database) -> np.ndarray:
+def differences(evaluation: int, result: "EvalResult", database: Database) -> np.ndarray:
     """Metrics by what they describe, arrays by name: all must be there, and nothing else."""
     described = itemgetter(*(name for name in METRIC_COLUMNS if name != "value"))
     metrics, arrays = (database.rows(f"select * from {table} where evaluation_id = ?", evaluation)

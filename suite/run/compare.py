@@ -4,8 +4,6 @@ The best of a family is the model with the lowest held-out loss in the profile's
 is represented by the proposal of its document.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import math

@@ -7,8 +7,6 @@ checked before anything starts. The kernel is this interpreter whatever kernels 
 over sockets in a folder of its own, so that executions side by side cannot take one another's ports.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -6,7 +6,6 @@ to the suite's outputs as the runs go on, so a run whose machine dies goes on el
 file system. docs/many_machines.md is for the person who uses it.
 """
 
-from __future__ import annotations
 
 import hashlib
 import importlib.util
@@ -104,7 +103,7 @@ class Ray(Hosts):
                             for machine in self.machines())
         return self.room
 
-    def start(self, events: Events) -> RayWorker:
+    def start(self, events: Events) -> "RayWorker":
         import ray
         settings = dict.fromkeys(THREADS, str(self.cpus)) | ({} if self.gpus else {"CUDA_VISIBLE_DEVICES": ""})
         agent = ray.remote(Agent).options(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_concurrency=8,

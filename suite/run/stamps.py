@@ -5,8 +5,6 @@ the report, which has its own stamp), the text and, for one notebook, the last b
 here, since most of the time there is nothing to do.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -86,14 +84,10 @@ def is_fresh(profile: str, notebook: str, expected: str) -> bool:
 def page_stamp(profile: str, values: Mapping[str, str], corpus_folder: str) -> str:
     """The stamp of the page when all notebooks are fresh; the page shows the verdicts of other profiles too."""
     made = {name: products(profile, name) for name in values}
-    ledgers = {path.parent.parent.name: digest(path) for path in sorted(paths.outputs().glob("*/report/ledger.json"))}
-    ledgers.pop(profile, None)
+    ledgers = {path.parent.parent.name: digest(path) for path in sorted(paths.outputs().glob("*/report/ledger.json"))
+               if path.parent != paths.report(profile)}
     return fingerprint(dict(values), made, page_code(), corpus_folder, ledgers)
 
-
-def page_is_fresh(profile: str, expected: str) -> bool:
-    there = all((paths.report(profile) / name).is_file() for name in ("index.html", "ledger.json"))
-    return there and read(profile, "page").get("stamp") == expected
 
 
 def write(profile: str, name: str, stamp: str, **more: Any) -> None:

@@ -7,7 +7,6 @@ database and evaluates it. The others train with it, and wait meanwhile. A proce
 it, and the same command goes on from the last checkpoint, with as many processes as there are then.
 """
 
-from __future__ import annotations
 
 import argparse
 import os
@@ -136,18 +135,13 @@ def lead(profile: Profile, corpus: Corpus | None, names: list[str], member: Memb
         member.perform(task.message(profile.name, corpus, slots=0) | ({"trained": False} if weights_only else {}))
         count[member.last["event"]] += 1
         if member.last["event"] == "failed":
-            log = paths.run_folder(profile.name, task.fingerprint) / "log.txt"
-            member.shown.note(f"FAILED: {task.label}: {member.last['error']}\n    log: {log}")
+            member.shown.note(f"FAILED: {task.label}: {member.last['error']}\n    log: {task.log(profile.name)}")
     others = f", {count['busy']} in the hands of another job" if count["busy"] else ""
     spent = duration(time.monotonic() - started)
     member.shown.close(f"{count['done']} of {len(tasks)} runs finished in {spent}, {len(jobs) - len(tasks)} there "
                        f"already{others}; make report PROFILE={profile.name} executes the notebooks with them")
     return 1 if count["failed"] else 0
 
-
-def start(options: argparse.Namespace, member: Member) -> int:
-    names = [name.removesuffix(".ipynb") for name in options.notebooks]
-    return lead(*opened(options.profile, options.corpus), names or notebook_names(), member, options.weights_only)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -164,7 +158,8 @@ def main(argv: list[str] | None = None) -> int:
         if member.ranks.first:
             # torchrun may be quicker than the broken link
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-            status = start(options, member)
+            names = [name.removesuffix(".ipynb") for name in options.notebooks] or notebook_names()
+            status = lead(*opened(options.profile, options.corpus), names, member, options.weights_only)
     except SuiteError as error:                        # wrong input, said before any run began
         print(f"error: {error}", file=sys.stderr)
         if not dist.is_initialized():
