@@ -88,7 +88,6 @@ def test_when_a_persons_own_text_is_used_then_mixture_domains_and_tokeniser_do_n
     ("2000}", "2000, hub: math}", ["hub = 'math'", "list[str]"]),
     ("2000}", "2000, tokenizer: a/b}", ["hub = ()", "apart"]),
     ("{windows: [4, 6]}", "{window: [4]}", ["notebooks: 01_window_sweep", "'window'", "did you mean 'windows'"]),
-    ("{windows: [4, 6]}", "{windows: 6}", ["notebooks: 01_window_sweep", "windows = 6", "[6]"]),
     ("{windows: [4, 6]}", "{profile: small}", ["notebooks: 01_window_sweep", "unknown parameter 'profile'"]),
 ])
 def test_when_something_is_wrong_then_the_error_names_file_key_and_remedy(load, old, new, words):
