@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import yaml
 
-from data_prep.config import Say
 from lib.errors import SuiteError
 from lib.paths import named_by
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from data_prep.config import Say
 
 ATTEMPTS = 6        # that fail in a row end the reading; `datasets` repeats a request itself before an attempt fails
 WAIT = 5.0          # seconds before the second attempt; twice as long before each further one
