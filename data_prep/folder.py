@@ -172,9 +172,8 @@ def _rows(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], name: str, not
 
 def text_columns(rows: list[dict[str, Any]]) -> list[str]:
     """The columns that are text, by the rule at the top of this file."""
-    def prose(name: str) -> bool:
-        values = [row[name] for row in rows if row.get(name) is not None]
-        strings = bool(values) and all(isinstance(v, str) for v in values)
-        return strings and sum(len(v.split()) for v in values) >= 3 * len(values)
-    names = list(dict.fromkeys(key for row in rows for key in row))
-    return ["text"] if "text" in names else [name for name in names if not _IDENTIFIER.search(name) and prose(name)]
+    names = dict.fromkeys(key for row in rows for key in row)
+    columns = {name: [row[name] for row in rows if row.get(name) is not None] for name in names}
+    return ["text"] if "text" in columns else [
+        name for name, values in columns.items() if values and not _IDENTIFIER.search(name)
+        and all(isinstance(v, str) for v in values) and sum(len(v.split()) for v in values) >= 3 * len(values)]
