@@ -24,12 +24,14 @@ from lib.training import load_run
 from suite.cli import main
 from suite.evals import EvalResult, Metric
 from suite.experiments.base import Job
-from suite.run import browse
+from suite.run import browse, evidence
 from suite.run import database as module
 from suite.run.database import Database, Facts
 from suite.run.engine import ensure
+from suite.settings import profiles
 from suite.settings.fingerprints import code_fingerprint, training_modules
 from suite.settings.progress import text_table
+from suite.study.frames import plans as plans_of
 
 FACTS = Facts({"python": "3.11.0", "torch": "2.13.0"}, "a processor, 2 cores", "cpu", 1)
 ONE, TWO = (Evaluation.of("task", count=count) for count in (16, 2))
@@ -156,6 +158,19 @@ def test_when_another_process_is_creating_the_tables_then_half_of_it_is_not_seen
     assert len(asked) == 1                                         # two statements would read two moments
 
 
+def test_when_a_shipped_run_is_entered_then_it_is_there_and_written_again_it_is_the_same(outputs, monkeypatch):
+    job = next(job for job in plans_of(profiles.load("evidence"))["08_all_patterns"]
+               if evidence.path_of(job.run).exists())
+    database = Database("evidence", SimpleNamespace(fingerprint="another text"))
+    assert evidence.enter(database, [job]) == [database.fingerprint(job.run)] and not database.missing([job])
+    losses = database.array(job, job.evaluations[0], "nll.docs.256")
+    assert losses.dtype == "float64" and 1 < losses.sum() / losses.shape[0] / 256 < 6
+    known = evidence.read(evidence.path_of(job.run)).to_pylist()
+    monkeypatch.setattr(paths, "EVIDENCE", outputs)
+    again = evidence.read(evidence.write(database, job)).to_pylist()
+    assert len(again) == 1 + len(job.evaluations) and all(row in known for row in again)
+
+
 # The command line
 
 def test_when_a_table_is_long_then_it_is_quick_and_every_line_fits():
@@ -175,7 +190,7 @@ def test_when_there_are_no_runs_then_looking_creates_nothing(outputs, capsys):
     assert list(outputs.iterdir()) == []
 
 
-def test_when_runs_are_listed_then_they_fit_a_terminal(filled, capsys):
+def test_when_runs_are_listed_or_one_is_shown_then_they_fit_a_terminal_and_all_of_it_is_there(filled, capsys):
     long = replace(job(0).run, pattern=PatternSpec.of("local", window=tuple(range(60))))
     filled.record_failure(long, FACTS, "no such luck")
     filled.record_start(job(5).run, FACTS)
@@ -185,9 +200,6 @@ def test_when_runs_are_listed_then_they_fit_a_terminal(filled, capsys):
     assert "window=3" in text and "512 " in text                   # 4 steps of 2 windows of 64 tokens
     assert len(told(capsys, "list", "--status", "done").splitlines()) == 2
     assert "no such runs" in told(capsys, "list", "--pattern", "dense")
-
-
-def test_when_a_run_is_shown_then_configuration_facts_and_metrics_are_there(filled, capsys):
     key = filled.fingerprint(job(0).run)
     text = told(capsys, "show", key[:6])
     assert all(len(line) <= browse.WIDTH or line.startswith("folder") for line in text.splitlines())   # no path is cut
@@ -233,16 +245,13 @@ def change(database: Database, statement: str, *values: object) -> None:
     assert database.connection.execute(statement, values).rowcount >= 1
 
 
-def test_when_a_run_is_really_trained_then_its_metrics_weights_and_facts_are_there(stored):
+def test_when_a_run_is_really_trained_then_all_of_it_is_there_and_every_number_comes_out_again(stored, capsys):
     metrics, row = stored.metrics(Job.of(RUN, ONE, ALPHAS)), stored.facts(stored.fingerprint(RUN))
     assert {"train_loss", "accuracy", "chance"} <= set(metrics["measure"])
     assert (metrics["run_tokens_per_s"] > 0).all() and (metrics["run_peak_memory_mib"] > 0).all()
     assert row["status"] == "done" and row["threads"] == 1 and row["parameters"] == metrics["parameters"].iloc[0] > 1000
     files = {path.name for path in paths.run_folder("smoke", row["run"]).iterdir()}
     assert "model.safetensors" in files and "checkpoint.pt" not in files
-
-
-def test_when_nothing_was_changed_then_every_number_comes_out_again(stored, capsys):
     metrics = stored.rows("select * from metrics where evaluation_id is not null")
     arrays = sum(module.array_of(row).size for row in stored.rows("select * from arrays"))
     assert arrays > 16

@@ -1,18 +1,17 @@
 """Ten thousand runs and ten million rows, in small: a question costs what it returns, not what the database holds."""
 
-from __future__ import annotations
-
 import statistics
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from big_database import EVALUATIONS, fill, jobs
+from fake_jobs import job
 
-from lib.config import PatternSpec
+from lib.config import Evaluation, PatternSpec
 from lib.errors import SuiteError
 from suite.evals import EvalResult, Metric
 from suite.experiments.base import Job, tidy
@@ -20,19 +19,44 @@ from suite.plan import estimate
 from suite.report import summary
 from suite.run import browse as runs
 from suite.run import database as module
-from suite.run.database import Database
+from suite.run.database import Database, Facts
+from suite.settings.machine import machine
 from suite.study import frames
 
-RUNS, ROWS = 120, 40
+RUNS, ROWS = 120, 40            # a quarter of a run's rows are of its training, by step
+WINDOWS = (2, 3, 4, 5)
+EVALUATIONS = (Evaluation.of("task", count=64), Evaluation.of("task", count=64, lengths=(128,)),
+               Evaluation.of("attention_memory"))
 
 pytestmark = pytest.mark.usefixtures("outputs")
 
 
+def jobs(runs: int) -> list[Job]:
+    """Runs of several patterns, with one seed after the other, each with all evaluations."""
+    runs_of = [(job(n // len(WINDOWS), steps=400).run, WINDOWS[n % len(WINDOWS)]) for n in range(runs)]
+    return [Job.of(replace(run, pattern=PatternSpec.of("local", window=window)), *EVALUATIONS, series="Local window",
+                   role="control", window=window) for run, window in runs_of]
+
+
+def filled_with(profile: str, planned: Sequence[Job]) -> Database:
+    """Every job trained and evaluated, with `ROWS` metric rows each and one small array an evaluation."""
+    database, facts = Database(profile), Facts({"torch": "2.13.0", "python": "3.11"}, machine(), "cpu", 1)
+    database.connection.execute("pragma synchronous = off")
+    training = [Metric("train_loss", 4.0 / (1 + i), step=8 * i) for i in range(ROWS // 4)]
+    measured = EvalResult([Metric("accuracy", 0.5 + 0.0001 * i, split="copying", length=64, position=i)
+                           for i in range(ROWS // 4)], {"right": np.arange(8, dtype=np.float32)})
+    for n, planned_job in enumerate(planned):
+        result = SimpleNamespace(metrics=training, seconds=30.0 + n % 7, tokens_per_s=1000.0 + n % 13,
+                                 peak_memory_mib=300.0, spent={})
+        database.record_training(planned_job.run, facts, result, 1234, module.now())
+        for evaluation in EVALUATIONS:
+            database.record_evaluation(planned_job.run, evaluation, measured, 0.5)
+    return database
+
+
 @pytest.fixture
 def filled() -> Database:
-    database = Database("big")
-    fill(database, jobs(RUNS), ROWS)
-    return database
+    return filled_with("big", jobs(RUNS))
 
 
 def statements(database: Database, call: Callable[[], object]) -> list[str]:
@@ -64,8 +88,8 @@ QUESTIONS = {
 
 
 def test_when_one_run_is_asked_for_or_all_are_then_no_statement_is_for_each_and_no_table_is_read_as_a_whole(filled):
-    plan, small = jobs(RUNS), Database("small")
-    fill(small, plan[:2], ROWS)
+    plan = jobs(RUNS)
+    small = filled_with("small", plan[:2])
     for question, ask in QUESTIONS.items():
         asked = statements(filled, lambda ask=ask: ask(filled, plan[RUNS // 2]))
         assert scans(filled, asked) == [], question
@@ -92,7 +116,7 @@ def test_when_a_run_failed_lacks_evaluations_or_shares_its_prefix_then_each_ques
     assert filled.missing([Job.of(job.run) for job in plan]) == [Job.of(failed.run)]
     assert filled.evaluations(keys[::2]) == {keys[2]: set(map(module.evaluation_fingerprint, EVALUATIONS))}
     table = filled.metrics(Job.of(other.run, EVALUATIONS[0]))
-    assert set(table["run"]) == {keys[2]} and len(table) == ROWS // 4 + (ROWS - ROWS // 4) // 3
+    assert set(table["run"]) == {keys[2]} and len(table) == 2 * ROWS // 4
     keys = sorted(filled.fingerprint(job.run) for job in jobs(RUNS))
     unique = next(n for n in range(1, 17) if sum(key.startswith(keys[3][:n]) for key in keys) == 1)
     assert runs.find(filled, keys[3][:unique])["run"] == keys[3]
