@@ -10,9 +10,9 @@ import warnings
 import torch
 
 from lib.attention import cpu, gpu, masked, pytorch, reference
-from lib.attention.call import Backend, Call, checked, offsets_by_head
+from lib.attention.call import Backend, Call, checked
 from lib.errors import SuiteError, one_of
-from lib.patterns.base import EdgeTable, Keys, Pattern
+from lib.patterns.base import EdgeTable, Keys, Pattern, offsets_by_head
 
 BACKENDS = {"reference": Backend(reference.attend), "masked": Backend(masked.attend, masked.supports),
             "torch": Backend(pytorch.attend), "cpu": Backend(cpu.attend, cpu.supports, cpu.missing),

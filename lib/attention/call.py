@@ -188,16 +188,6 @@ def mask_of(keys: Keys, T: int, H: int) -> torch.Tensor:
     return torch.from_numpy(expand(keys, T, H if keys_by_head(keys) else 1))
 
 
-def offsets_by_head(keys: Keys) -> tuple[Offsets, ...]:
-    """Offsets of each head, or of one for all. Of learned offsets and soft windows: the window."""
-    match keys:
-        case HeadOffsets():
-            return keys.heads
-        case LearnedOffsets() | SoftWindow():
-            return (Offsets(tuple(range(keys.window + 1))),)
-    return (keys,)
-
-
 def distances_at(offsets: Offsets, T: int) -> np.ndarray:
     """The distances whose keys exist at T tokens, int64, ascending; an error if one repeats or a query has no key."""
     distances = np.array(sorted(offsets.distances), np.int64)

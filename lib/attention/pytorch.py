@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lib.attention.call import (Call, arithmetic, by_key, cached, checked_table, distances_at, first_order,
-                                keys_by_head, offsets_by_head, refuse_empty, span_bias)
+                                keys_by_head, refuse_empty, span_bias)
 from lib.errors import require
-from lib.patterns.base import EdgeTable, LearnedOffsets
+from lib.patterns.base import EdgeTable, LearnedOffsets, offsets_by_head
 
 ROWS = 4096       # query rows at once: the fastest of 1024 … 65,536 measured, and intermediate tensors stay small
 

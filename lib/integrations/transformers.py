@@ -22,9 +22,9 @@ import torch
 from torch import nn
 
 from lib.attention import BACKENDS, sparse_attention
-from lib.attention.call import arithmetic, cached, offsets_by_head, span_bias
+from lib.attention.call import arithmetic, cached, span_bias
 from lib.errors import SuiteError, one_of, require
-from lib.patterns.base import EdgeTable, Keys, LearnedOffsets, Pattern
+from lib.patterns.base import EdgeTable, Keys, LearnedOffsets, Pattern, offsets_by_head
 from lib.patterns.learned import fractional_rungs
 
 DIRECTION = {True: "causal (a decoder)", False: "bidirectional (an encoder)"}
@@ -293,7 +293,7 @@ def _key_places(keys: Keys, rungs: Rungs | None, positions: torch.Tensor) -> tor
 @lru_cache(maxsize=1024)
 def distances(keys: Keys, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Distances of each head, or of one for all, `[H or 1, C]`, and numbers of leading keys, `[H or 1]`."""
-    heads = offsets_by_head(keys)
+    heads = offsets_by_head(keys, rungs=False)
     beyond = torch.iinfo(torch.int32).max               # a distance that no query reaches
     filled = zip(*zip_longest(*(offsets.distances for offsets in heads), fillvalue=beyond), strict=True)
     return torch.tensor([*filled], device=device), torch.tensor([offsets.leading for offsets in heads], device=device)

@@ -187,8 +187,7 @@ class Pattern:
             rows = np.stack([np.packbits(expand(EdgeTable(own), length)[0], axis=-1, bitorder="little")
                              for own in tables])                                        # (H or 1, T, T / 8)
         else:
-            heads = plan.heads if isinstance(plan, HeadOffsets) else [offsets_of(plan, 0)]
-            d = np.arange(1 - length, length)
+            heads, d = offsets_by_head(plan), np.arange(1 - length, length)
             rows = np.stack([np.isin(d, offsets.distances) for offsets in heads])       # (H or 1, 2T - 1)
         table = torch.from_numpy(rows).to(device)
         leading = torch.tensor([offsets.leading for offsets in heads], device=device)
@@ -202,18 +201,15 @@ class Pattern:
         return mod
 
 
-def offsets_of(keys: Keys, head: int) -> Offsets:
-    """The `Offsets` of one head of any form but an edge table; a learned form at its start (alpha = 1, full span)."""
-    match keys:
-        case Offsets():
-            return keys
-        case HeadOffsets():
-            return keys.heads[head]
-        case LearnedOffsets():
-            return Offsets(tuple(sorted({*range(keys.window + 1), *keys.base})))
-        case SoftWindow():
-            return Offsets(tuple(range(keys.window + 1)))
-    raise TypeError(f"{type(keys).__name__} has no offsets")
+def offsets_by_head(keys: Keys, rungs: bool = True) -> tuple[Offsets, ...]:
+    """Offsets of each head, or of one for all, of any form but an edge table.
+
+    A learned form is taken at its start (alpha = 1, full span), or without `rungs` its window alone.
+    """
+    if isinstance(keys, LearnedOffsets | SoftWindow):
+        base = keys.base if rungs and isinstance(keys, LearnedOffsets) else ()
+        return (Offsets(tuple(sorted({*range(keys.window + 1), *base}))),)
+    return keys.heads if isinstance(keys, HeadOffsets) else (keys,)
 
 
 def expand(keys: Keys, length: int, heads: int = 1) -> np.ndarray:
@@ -226,7 +222,8 @@ def expand(keys: Keys, length: int, heads: int = 1) -> np.ndarray:
             rows, columns = np.nonzero(table >= 0)
             mask[h, rows, table[rows, columns]] = True
         else:
-            offsets = offsets_of(keys, h)
+            of_heads = offsets_by_head(keys)
+            offsets = of_heads[h if len(of_heads) > 1 else 0]
             mask[h] = np.isin(i - j, offsets.distances) | (j < offsets.leading)
             if offsets.causal:
                 mask[h] &= j <= i
@@ -240,7 +237,7 @@ def count_pairs(keys: Keys, length: int) -> float:
     if isinstance(keys, HeadOffsets):
         by_form = {offsets: count_pairs(offsets, length) for offsets in set(keys.heads)}
         return sum(map(by_form.get, keys.heads)) / len(keys.heads)
-    offsets = offsets_of(keys, 0)
+    offsets, = offsets_by_head(keys)
     d = np.array(offsets.distances)
     total = np.maximum(0, length - abs(d)).sum()
     for j in range(min(offsets.leading, length)):                 # leading keys that no distance reaches already

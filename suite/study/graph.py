@@ -14,7 +14,7 @@ from scipy.sparse.linalg import eigsh
 
 from lib.errors import require
 from lib.patterns import EdgeTable, Pattern
-from lib.patterns.base import expand, offsets_of
+from lib.patterns.base import expand, offsets_by_head
 
 DENSE_SPECTRUM = 512        # up to this many tokens all eigenvalues are computed, beyond it the largest two
 
@@ -33,7 +33,7 @@ def adjacency(pattern: Pattern, layer: int, length: int) -> scipy.sparse.csr_arr
 def layer_distances(pattern: Pattern, layer: int, length: int) -> tuple[int, ...]:
     """Distinct distances of one layer, ascending (negative ones are keys in the future)."""
     plan = pattern.plan(layer, length)
-    heads = [] if isinstance(plan, EdgeTable) else [offsets_of(plan, head) for head in range(pattern.heads)]
+    heads = () if isinstance(plan, EdgeTable) else offsets_by_head(plan)
     if heads and not any(offsets.leading for offsets in heads):
         return tuple(sorted({d for offsets in heads for d in offsets.distances if abs(d) < length}))
     return tuple(np.unique(np.subtract(*edges(pattern, layer, length))).tolist())

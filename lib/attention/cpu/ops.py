@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lib.attention.call import (Call, arithmetic, by_key, cached, checked_table, distances_at, first_order, in_rows,
-                                offsets_by_head, span_bias)
+                                span_bias)
 from lib.attention.cpu import edges, shifts
 from lib.attention.cpu.vectors import BLOCK, WIDTHS, RowType
 from lib.fused.ops import over_threads
-from lib.patterns.base import EdgeTable, LearnedOffsets
+from lib.patterns.base import EdgeTable, LearnedOffsets, offsets_by_head
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 LEAST = min(WIDTHS)             # rows are filled up with zeros to a multiple of it, which changes no product
@@ -43,7 +43,7 @@ class Edges(NamedTuple):
 
 def build(call: Call) -> Shifts | Edges:
     """The plan of a call: what the kernels need to know of its keys, as arrays."""
-    T, heads = call.q.shape[2], offsets_by_head(call.keys)
+    T, heads = call.q.shape[2], offsets_by_head(call.keys, rungs=False)
     if isinstance(call.keys, EdgeTable):
         return _edges(call.keys, T)
     distances, plain = [distances_at(offsets, T) for offsets in heads], None

@@ -32,14 +32,7 @@ def within(i, T):
 
 
 @njit
-def four(row, x, step, i):
-    """Rows i to i + 3."""
-    x += i * step
-    return load(row, x), load(row, x + step), load(row, x + 2 * step), load(row, x + 3 * step)
-
-
-@njit
-def four_within(row, x, step, i, T):
+def four(row, x, step, i, T):
     """Rows i to i + 3, in the place of those that do not exist the nearest."""
     return (load(row, x + within(i, T) * step), load(row, x + within(i + 1, T) * step),
             load(row, x + within(i + 2, T) * step), load(row, x + within(i + 3, T) * step))
@@ -74,13 +67,9 @@ def dots(row, pieces, x, y, keys, i0, T, S):
         first, last = range_of(shifts, count, i, T)
         for piece in range(pieces):
             at, more = piece * row.nbytes, piece > 0
-            a = four_within(row, x[0] + at, x[1], i, T)
+            a = four(row, x[0] + at, x[1], i, T)
             for n in range(first, last):
-                j = i - shifts[n]
-                if j >= 0 and j + 3 < T:
-                    put4(S, n, r, dot4(a, four(row, y[0] + at, y[1], j)), more)
-                else:
-                    put4(S, n, r, dot4(a, four_within(row, y[0] + at, y[1], j, T)), more)
+                put4(S, n, r, dot4(a, four(row, y[0] + at, y[1], i - shifts[n], T)), more)
             for j in range(leading):
                 b = load(row, y[0] + at + j * y[1])
                 put4(S, len(shifts) + j, r, dot4(a, (b, b, b, b)), more)
@@ -119,11 +108,7 @@ def mix(row, pieces, w, y, keys, i0, T, out):
             at = piece * row.nbytes
             total = (zero(row), zero(row), zero(row), zero(row))
             for n in range(first, last):
-                j = i - shifts[n]
-                if j >= 0 and j + 3 < T:
-                    total = plus4(total, w, n, r, four(row, y[0] + at, y[1], j))
-                else:
-                    total = plus4(total, w, n, r, four_within(row, y[0] + at, y[1], j, T))
+                total = plus4(total, w, n, r, four(row, y[0] + at, y[1], i - shifts[n], T))
             for j in range(leading):
                 b = load(row, y[0] + at + j * y[1])
                 total = plus4(total, w, len(shifts) + j, r, (b, b, b, b))
@@ -371,9 +356,9 @@ def pull(row, pieces, places, sizes, shifts, counts, leading, weights, base, beg
                     for n in range(counts[rule]):
                         i = j + shifts[rule, n]
                         if i >= 0 and i + 3 < T:
-                            total = plus4(total, w, n, i, four(row, x[0] + at, x[1], i))
+                            total = plus4(total, w, n, i, four(row, x[0] + at, x[1], i, T))
                         elif -4 < i < T:
-                            total = plus4_within(total, w, n, i, T, four_within(row, x[0] + at, x[1], i, T))
+                            total = plus4_within(total, w, n, i, T, four(row, x[0] + at, x[1], i, T))
                     if j < leading[rule]:                            # all queries give to leading keys
                         left, y, step = leading[rule] - j, x[0] + at, x[1]
                         total = (from_all(row, total[0], w, N + j, y, step, T),

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lib.attention.call import Call, by_key, checked_table, distances_at, keys_by_head, offsets_by_head
+from lib.attention.call import Call, by_key, checked_table, distances_at, keys_by_head
 from lib.errors import require
-from lib.patterns.base import EdgeTable, LearnedOffsets, Offsets, SoftWindow
+from lib.patterns.base import EdgeTable, LearnedOffsets, Offsets, SoftWindow, offsets_by_head
 
 NOTHING, OFFSETS, TABLE, RUNGS = range(4)       # what the list of keys holds, beside the bands
 # Distances in succession that make a band, for tensor cores, rather than as many listed keys; in half precision, in
@@ -70,7 +70,8 @@ def build(call: Call, half: bool) -> Plan:
         form, columns, keys, ranges, bands, pieces = _table(call.keys, T, tiles, BAND[half])
     else:
         least = 1 if isinstance(call.keys, LearnedOffsets | SoftWindow) else BAND[half]     # a window is always a band
-        bands, heads = zip(*(_lists(offsets, T, least) for offsets in offsets_by_head(call.keys)), strict=True)
+        of_heads = offsets_by_head(call.keys, rungs=False)
+        bands, heads = zip(*(_lists(offsets, T, least) for offsets in of_heads), strict=True)
         rungs = np.array(sorted(call.steps), np.int32)
         form, columns, keys, ranges, pieces = _rungs(rungs, T, tiles) if len(rungs) else _columns(heads, T, tiles)
     widest = max((far - near + 1 for head in bands for near, far, _ in head), default=0)
