@@ -158,10 +158,6 @@ class Transformer(nn.Module):
         """Cross-entropy of each token, `[B, T]` float32, NaN where the target is -100; options of `states`."""
         return token_losses(self.hidden(tokens, **how), self.embedding.weight, targets)
 
-    def parameter_count(self) -> int:
-        """Number of parameters; the embedding, which is also the output matrix, counts once."""
-        return sum(p.numel() for p in self.parameters())
-
     def alphas(self) -> list[float]:
         """Learned alpha of each layer; empty where the pattern learns none."""
         return [self.pattern.arguments(theta, 0)["alpha"].item() for theta in self.thetas("alpha")]

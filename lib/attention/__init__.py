@@ -45,16 +45,11 @@ def choose(call: Call) -> str:
     if kernels == "torch" and call.q.device.type != "cpu":
         return "masked" if T <= MASK_LENGTH else "torch"
     few = kernels in FEW_PAIRS and B * H * T * T < FEW_PAIRS[kernels]
-    if kernels == "torch":
-        return "masked" if few or 2 * _columns(call.keys) > T else "torch"
+    if kernels == "torch":      # C, keys of a query that has all of them
+        C = (call.keys.keys.shape[-1] if isinstance(call.keys, EdgeTable)
+             else max(len(offsets.distances) + offsets.leading for offsets in offsets_by_head(call.keys)))
+        return "masked" if few or 2 * C > T else "torch"
     return "masked" if few and call.out_dtype != torch.bfloat16 else kernels
-
-
-def _columns(keys: Keys) -> int:
-    """C, keys of a query that has all of them."""
-    if isinstance(keys, EdgeTable):
-        return keys.keys.shape[-1]
-    return max(len(offsets.distances) + offsets.leading for offsets in offsets_by_head(keys))
 
 
 @torch.compiler.disable         # its compiler must not trace the building of plans, which is Python and numpy
