@@ -20,10 +20,11 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import lib.patterns
 from lib import paths
-from lib.attention.call import checked_table, offsets_by_head
+from lib.attention.call import checked_table
 from lib.errors import SuiteError
 from lib.patterns import (EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow, build, count_pairs, expand,
                           names, pattern_class)
+from lib.patterns.base import offsets_by_head
 
 LENGTHS = (1, 2, 3, 7, 33, 100)
 FAMILIES = {"scaled-base", "power-law", "christoffel", "literature", "comparator"}
