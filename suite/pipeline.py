@@ -65,7 +65,9 @@ class Pipeline:
         self.on_page: dict[str, NotebookStatus] = {}   # the status that the page shows
 
     def fresh(self, name: str) -> bool:
-        return stamps.is_fresh(self.profile.name, name, self.stamps[name])
+        known = stamps.read(self.profile.name, name)
+        made = stamps.products(self.profile.name, name)
+        return known.get("stamp") == self.stamps[name] and known.get("products") == made
 
     def run(self, names: Sequence[str]) -> list[str]:
         """Bring `names` up to date; returns those that failed. `SuiteError` for wrong parameters, before any work."""

@@ -69,15 +69,13 @@ def test_when_a_persons_own_text_is_used_then_mixture_domains_and_tokeniser_do_n
 
 
 @pytest.mark.parametrize("old, new, words", [
-    ("lr: 2.0e-3", "lr: 2e-3", ["tiny.yaml, train", "lr = '2e-3'", "float", "write 2.0e-3"]),
-    ("steps: 10", "steps: '10'", ["steps = '10'", "int", "without quotes"]),
+    ("steps: 10", "steps: '10'", ["tiny.yaml, train", "steps = '10'", "int", "without quotes"]),
     ("steps: 10", "step: 10", ["unknown key 'step'", "did you mean 'steps'"]),
     ("kv_heads: 1", "kv_heads: 3", ["kv_heads = 3", "divisor"]),
     ("model: {", "modle: {", ["unknown section 'modle'", "did you mean 'model'"]),
     ("rungs: 5", "", ["tiny.yaml: the section rungs is missing"]),
     ("model: {d_model: 16", "model: 3 #", ["model = 3", "ModelConfig"]),
     ("rungs: 5", "rungs: 0", ["rungs = 0", "greater than 0"]),
-    ("rungs: 5", "rungs: 5\nrungs: 6", ["'rungs' stands twice"]),
     ("heads: 2,", "heads: 2, heads: 4,", ["'heads' stands twice"]),
     ("docs: 0.75", "docs: -1", ["mixture: docs = -1", "greater than 0"]),
     ("precision: fp32", "precision: fp16", ["precision = 'fp16'", "bf16 or fp32"]),
@@ -87,7 +85,6 @@ def test_when_a_persons_own_text_is_used_then_mixture_domains_and_tokeniser_do_n
     ("2000}", "2000, hub: [maths]}", ["unknown domain of the mixture", "known: maths"]),
     ("2000}", "2000, hub: math}", ["hub = 'math'", "list[str]"]),
     ("2000}", "2000, tokenizer: a/b}", ["hub = ()", "apart"]),
-    ("{windows: [4, 6]}", "{window: [4]}", ["notebooks: 01_window_sweep", "'window'", "did you mean 'windows'"]),
     ("{windows: [4, 6]}", "{profile: small}", ["notebooks: 01_window_sweep", "unknown parameter 'profile'"]),
 ])
 def test_when_something_is_wrong_then_the_error_names_file_key_and_remedy(load, old, new, words):

@@ -255,17 +255,14 @@ class Engine:
                     estimator.add(task.job.run, task.state.tokens_per_s)
         if not estimator.speeds:
             return None
-        remaining = [self.remaining(task, estimator) for task in [*self.in_hand, *self.pending]]
+        remaining = []
+        for task in [*self.in_hand, *self.pending]:
+            run, state = task.job.run, task.state
+            remaining.append(sum(estimator.evaluation(run, e) for e in task.job.evaluations))
+            if not task.trained and not state.stage.startswith("evaluating"):
+                untrained = 1 - state.step / state.steps if state.steps else 1.0
+                remaining[-1] += untrained * run.train.tokens / (state.tokens_per_s or estimator.rate(run))
         return max(sum(remaining) / max(1, self.hosts.count()), max(remaining, default=0.0))
-
-    def remaining(self, task: Assignment, estimator: Estimator) -> float:
-        run, state = task.job.run, task.state
-        evaluations = sum(estimator.evaluation(run, e) for e in task.job.evaluations)
-        if task.trained or state.stage.startswith("evaluating"):
-            return evaluations
-        left = 1 - state.step / state.steps if state.steps else 1.0
-        rate = state.tokens_per_s or estimator.rate(run)
-        return left * run.train.tokens / rate + evaluations
 
 
 def ensure(jobs: Iterable[Job], profile: str, corpus: Corpus | None, workers: int | None = None,

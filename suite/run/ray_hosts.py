@@ -315,11 +315,19 @@ def own_folder(folder: Path) -> tuple[Path, FileLock]:
 def connect(log: Path) -> None:
     """Join the cluster; what Ray has to say goes to the file `log`, since its bursts would tear the display."""
     import ray
+    import ray._private.worker as internals
     address = os.environ.get("RAY_ADDRESS", "")
     if address.startswith("ray://"):
         raise SuiteError(f"RAY_ADDRESS = {address!r} is not valid: start the suite on a machine of the cluster (its "
                          "first one, for instance), with RAY_ADDRESS=auto")
-    silence(log)
+    log.parent.mkdir(parents=True, exist_ok=True)
+
+    def keep(data: dict[str, Any], *_: Any, **__: Any) -> None:
+        with open(log, "a", encoding="utf-8") as file:
+            start = f"{time.strftime('%H:%M:%S')} ({data.get('pid')}) "
+            file.writelines(f"{start}{line}\n" for line in data.get("lines", ()))
+    if hasattr(internals, "print_to_stdstream"):       # it prints whatever `log_to_driver` says, without a switch
+        internals.print_to_stdstream = keep
     others = [f"/{path.name}" for path in paths.ROOT.iterdir() if path.name not in CODE]
     try:
         if ":" in address:                             # Ray itself would try for minutes, and print its attempts
@@ -332,18 +340,6 @@ def connect(log: Path) -> None:
         raise SuiteError(f"{what} ({first_line(error)}): start one with `ray start --head` and name its address, or "
                          "unset RAY_ADDRESS to use this machine alone") from error
 
-
-def silence(log: Path) -> None:
-    """What the machines' Ray reports goes into `log`: Ray prints it whatever `log_to_driver` says, without a switch."""
-    import ray._private.worker as internals
-    log.parent.mkdir(parents=True, exist_ok=True)
-
-    def keep(data: dict[str, Any], *_: Any, **__: Any) -> None:
-        with open(log, "a", encoding="utf-8") as file:
-            start = f"{time.strftime('%H:%M:%S')} ({data.get('pid')}) "
-            file.writelines(f"{start}{line}\n" for line in data.get("lines", ()))
-    if hasattr(internals, "print_to_stdstream"):
-        internals.print_to_stdstream = keep
 
 
 def first_line(error: BaseException) -> str:

@@ -76,10 +76,6 @@ def products(profile: str, notebook: str) -> dict[str, str]:
             "table": digest(paths.results(profile) / f"{notebook}.csv")}
 
 
-def is_fresh(profile: str, notebook: str, expected: str) -> bool:
-    known = read(profile, notebook)
-    return known.get("stamp") == expected and known.get("products") == products(profile, notebook)
-
 
 def page_stamp(profile: str, values: Mapping[str, str], corpus_folder: str) -> str:
     """The stamp of the page when all notebooks are fresh; the page shows the verdicts of other profiles too."""

@@ -19,7 +19,6 @@ from suite.settings.parameters import (Parameters, Strict, checked, located, not
                                        require_known, type_of)
 
 
-
 def section(cls: type, required: str, without: str) -> type[Strict]:
     """A section of the file: fields of a configuration. `required` must be there; the rest has the paper's values."""
     fields = {f.name: (type_of(f.type, f.name), ... if f.name in required.split() else f.default)
