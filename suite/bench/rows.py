@@ -12,19 +12,7 @@ from lib import paths
 from lib.errors import SuiteError
 from lib.files import write_atomically
 
-MEASURES = {
-    "time": "time of `against` over time of `backend`: how many times faster the backend is",
-    "memory": "extra memory of `against` over that of `backend`: how many times less the backend takes",
-    "memory_over_q": "extra memory of the backend over the size of q",
-    "plan": "building what a call is planned with (plan or mask), over one warm call of the backend",
-    "learned_over_fixed": "time with a learned alpha over the time with as many fixed distances, same backend",
-    "length_growth": "time at `length` over the time at the length in `against`, same backend",
-    "flops": "time over the time of the counted arithmetic at the machine's measured speed (a matrix product)",
-    "bytes": "time over the time of the counted traffic at the machine's measured speed (a copy)",
-    "pattern": "time of dense attention over the time of the pattern; `backend` is what `auto` chose",
-    "training_step": "time of the step in `against` over that of the step in `backend`: how many times faster it is",
-    "error": "of gpu-check: largest error against the float64 reference, over its largest number where that is above 1",
-}
+MEASURES: dict[str, str] = json.loads(Path(__file__).with_name("measures.json").read_text("utf-8"))
 
 
 def field(meaning: str, default: Any = dataclasses.MISSING) -> Any:
@@ -79,21 +67,7 @@ class Row:
 
 
 FIELDS = {column.name.rstrip("_"): column.metadata["meaning"] for column in dataclasses.fields(Row)}
-README = """# Benchmarks
-
-`bench.json` is what `make bench` measured last, `quick.json` what `make bench ARGS=--quick` did, the others are what
-notebook 07 measured for a profile. Each is a list of rows:
-
-| field | meaning |
-|---|---|
-{}
-
-What the ratio of each measure is:
-
-| measure | ratio |
-|---|---|
-{}
-"""
+README = Path(__file__).with_name("readme.txt").read_text("utf-8")       # of outputs/bench
 
 
 def file_of(name: str) -> Path:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
+import yaml
 
 from lib.config import Evaluation, PatternSpec, RunConfig
 from suite.settings.parameters import Parameters
@@ -98,49 +100,8 @@ class Experiment:
         return tidy(self.name, jobs, database)
 
 
-# Every table of every experiment has these columns, in this order; empty where a column does not apply.
-COLUMNS: dict[str, str] = {
-    "experiment": "name of the notebook",
-    "series": "what the figures call the model, for instance 'Fibonacci, linear ramp'",
-    "role": "model (a document's proposal), control (equal edges or another), baseline (dense), neighbour (literature)",
-    "pattern": "pattern name (lib/patterns)",
-    "family": "pattern family",
-    "base": "base of the rungs: fibonacci, pow2, matched_pow2",
-    "schedule": "schedule of alpha over layers",
-    "window": "W of the proposal: distances 0 to W, W + 1 keys",
-    "setting": "the labels that tell rows of a series apart, as text (`Labels.setting`), for instance sigma=0.8, B=32",
-    "seed": "seed of initialisation and data order",
-    "train_length": "tokens of a training window",
-    "train_tokens": "training tokens of the run",
-    "parameters": "model parameters",
-    "pairs": "attended (query, key) pairs a sequence of train_length tokens, summed over layers, mean over heads",
-    "keys_per_query": "pairs / (layers x train_length)",
-    "measure": "what the value is: perplexity, nll (nats), accuracy, chance, alpha, train_loss, ...",
-    "split": "held-out domain or task",
-    "variant": "how the model was changed for the evaluation, for instance rope=yarn",
-    "length": "evaluation length in tokens",
-    "position": "first position of the bin (position_nll), in tokens",
-    "layer": "layer, from 0",
-    "step": "optimiser step of the measurement; empty at the end of training",
-    "value": "the value, in the unit of the measure",
-    "run": "fingerprint of the run (python -m suite runs show <run>)",
-    "run_seconds": "wall time of the run's training, seconds",
-    "run_tokens_per_s": "training throughput, tokens a second, one CPU thread unless stated",
-    "run_peak_memory_mib": "peak resident memory of the training process, MiB",
-    "sigma": "exponent of a power law: q(d) ~ d^-(1 + sigma)",
-    "budget": "keys a query of a power law, itself and the window included",
-    "draws": "draws a query with replacement, where a power law is drawn so",
-    "word": "m/k of a Christoffel word",
-    "width": "d_model, where an experiment varies it",
-    "theta_lr": "rate of theta over the other parameters' rate, of a learned alpha",
-    "start": "where a learned alpha starts: one, or ramp",
-    "other_length": "training length in tokens, where it is not the profile's",
-    "share": "share of a whole run's training tokens, where it is not 1",
-    "task": "what the model was trained for, where that is not text",
-    "depth": "layers of a copy probe's model",
-    "distance": "tokens from a symbol to where it must be copied",
-    "equal_pairs": "attended pairs that a control of equal edges should have",
-}
+# Every table of every experiment has these columns, in this order, with their meanings.
+COLUMNS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("columns.yaml").read_text("utf-8"))
 WHOLE = ("budget", "draws", "width", "other_length", "depth", "distance")
 
 
