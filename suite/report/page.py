@@ -29,7 +29,6 @@ def page(facts: Facts, status: Mapping[str, NotebookStatus], judgements: Sequenc
     audit = pages.document(pages.AUDIT, list(status))
     entries = _entries(facts, status, rows, audit)
     series, ranking = summary.series_of(facts.table), pictures.ranking(facts.table)
-    groups = summary.groups(series)
     other_runs = set(facts.table["run"]) - set(summary.perplexities(facts.table)["run"]) - {""}    # of synthetic tasks
     return pages.environment().get_template("page.html.j2").render(
         title="Sparse attention: three proposals, one report", facts=facts,
@@ -39,8 +38,8 @@ def page(facts: Facts, status: Mapping[str, NotebookStatus], judgements: Sequenc
         failed=sum(own.state == "failed" for own in status.values()), rows=rows, counts=ledger.counts(rows),
         documents=ledger.documents(rows), ledger_notes=notes, other_profiles=list(others), sections=set(status),
         headings={heading.anchor: heading.text for entry in entries for heading in entry["section"].headings},
-        ranking=ranking, picture=pictures.ranked(ranking) if ranking else None, series=series, groups=groups,
-        chart=pictures.chart(groups) if groups else None, other_runs=len(other_runs),
+        ranking=ranking, picture=pictures.ranked(ranking) if ranking else None, series=series, groups=summary.groups(series),
+        other_runs=len(other_runs),
         domains=list(dict.fromkeys(domain for own in series for domain in own.perplexity)))
 
 

@@ -1,4 +1,4 @@
-"""The pictures of the first page: every series by its pairs, and every pattern at equal pairs with its cost."""
+"""The picture of the first page: every pattern at equal pairs, with its cost."""
 
 from __future__ import annotations
 
@@ -42,38 +42,6 @@ def picture(figure: Figure, alt: str, caption: str) -> dict[str, str]:
     return {"uri": uri, "alt": f"{alt} The table below has every value.", "caption": caption}
 
 
-# Every series by its attended pairs
-
-def chart(groups: Sequence[Sequence[Series]]) -> dict[str, str]:
-    """Perplexity against attended pairs of comparable series (`summary.groups`), one panel a group."""
-    tables = {group[0].recipe if len(groups) > 1 else "": pd.DataFrame(
-        {"pairs": [s.pairs for s in group], "mean": [s.mean for s in group],
-         "spread": [s.spread or np.nan for s in group]}, index=[s.name for s in group]) for group in groups}
-    lines = any(len(plots.frontier(table)) > 1 for table in tables.values())
-    spread = any(table["spread"].notna().any() for table in tables.values())
-    caption = ("Perplexity on held-out text (mean over domains) against attended pairs of a training window, "
-               "a point a series."
-               + (" Dashed: the best that any series reaches with at most so many pairs." if lines else "")
-               + (" Bars: sample standard deviation over seeds." if spread else ""))
-    alt = " ".join(["Scatter plot of perplexity against attended pairs.", *map(_in_words, groups)])
-    return picture(plots.against_pairs(tables, y="perplexity, held-out text"), alt, caption)
-
-
-def _in_words(group: Sequence[Series]) -> str:
-    """Ranges of a group, its best series, and dense."""
-    ranked, pairs = sorted(group, key=lambda s: s.mean), [s.pairs for s in group]
-    names = [f"{s.name} ({s.settings})" if s.settings else s.name for s in ranked]
-    best, dense = ranked[0], next((s for s in ranked if s.pattern == "dense"), ranked[0])
-    said = f"{names[0]} has the lowest, {best.mean:.2f}, with {best.pairs:,.0f} pairs"
-    if len(ranked) > 1:
-        said += f"; {names[-1]} the highest, {ranked[-1].mean:.2f}"
-    if dense is not best:
-        said += f"; dense has {dense.mean:.2f} with {dense.pairs:,.0f}"
-    return f"{len(group)} series trained on {best.recipe}, with {min(pairs):,.0f} to {max(pairs):,.0f} pairs: {said}."
-
-
-# Every pattern at equal pairs
-
 @dataclass(frozen=True)
 class Place:
     """One row of the ranking."""
@@ -81,7 +49,6 @@ class Place:
     series: Series
     near: float           # perplexity at the training length
     far: float            # perplexity at the longest length; nan: not evaluated beyond the training length
-    speed: float          # training tokens a second over those of dense attention; nan without dense
     family: str           # of FAMILIES
 
 
@@ -102,9 +69,8 @@ def ranking(table: pd.DataFrame) -> Ranking | None:
     names = [s.name for s in series]
     length, longest = series[0].train_length, int(rows["length"].max())
     far = np.log(rows[rows["length"] == max(longest, length + 1)].set_index("run")["value"])
-    dense = np.mean([s.tokens_per_s for s in series if s.pattern == "dense"] or [np.nan])
     places = [Place(s.name if names.count(s.name) == 1 else f"{s.name}, {s.settings}", s, s.mean,
-                    float(np.exp(far[far.index.isin([run for _, run in s.runs])].mean())), s.tokens_per_s / dense,
+                    float(np.exp(far[far.index.isin([run for _, run in s.runs])].mean())),
                     "dense" if s.pattern == "dense" else s.family) for s in series]
     return Ranking(sorted(places, key=lambda place: (place.near, place.name)), length, longest)
 
@@ -124,7 +90,7 @@ def ranked(found: Ranking) -> dict[str, str]:
                + (f" and at {found.longest:,} tokens" if found.longest > found.length else "")
                + (f"; shaded: {100 * LEVEL:.0f} % interval of the mean over {over} seeds"
                   if seeds[-1] > 1 else "; one seed")
-               + ". To the right the cost: training throughput relative to dense attention, and keys a query.")
+               + ". To the right keys a query, the cost.")
     best, worst = found.places[0], found.places[-1]
     alt = (f"Ranked rows of {len(found.places)} series. At {found.length} tokens {best.name} has the lowest "
            f"perplexity, {best.near:,.2f}; {worst.name} the highest, {worst.near:,.2f}.")
@@ -136,24 +102,18 @@ def ranked(found: Ranking) -> dict[str, str]:
 
 @plots.drawn
 def draw_ranking(found: Ranking) -> Figure:
-    """Perplexity to the left, cost to the right, a row a place. The axis ends at the largest value not far off."""
+    """Perplexity, a row a place, with keys a query at the right edge. The axis ends at the largest value not far off."""
     rows = list(enumerate(reversed(found.places)))
     values = [value for place in found.places for value in (place.near, place.far) if value == value]
     off = OFF_SCALE * float(np.median([place.near for place in found.places]))
     seen = [value for value in values if value <= off]
     limit = max(seen) + 0.12 * (max(seen) - min(seen)) * (len(seen) < len(values))
     fig = Figure(figsize=(WIDE, 0.9 + 0.235 * len(rows)), layout="constrained")
-    axes, cost = fig.subplots(1, 2, sharey=True, width_ratios=(2.6, 1))
+    axes = fig.subplots()
     for at, place in rows:
         _place(axes, at, place, limit)
-        cost.plot([1, place.speed], [at, at], color=COLORS[place.family], linewidth=1, alpha=0.6, marker="o",
-                  markevery=[1])
-        cost.annotate(f"{place.series.keys_per_query:.0f}", (1, at), **KEYS)
-    cost.annotate("keys", (1, len(rows) - 0.15), color=plots.GREY, **KEYS)
-    cost.axvline(1, color=plots.GREY, linewidth=0.8)
-    cost.tick_params(axis="y", length=0)
-    cost.set_xlabel("training tokens a second,\ndense = 1")
-    cost.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
+        axes.annotate(f"{place.series.keys_per_query:.0f}", (1, at), **KEYS)
+    axes.annotate("keys", (1, len(rows) - 0.15), color=plots.GREY, **KEYS)
     axes.set_yticks(range(len(rows)), [place.name.replace(SHARED, "") for _, place in rows], fontsize=8)
     lengths = f"filled: {found.length} tokens" + (f", open: {found.longest}" if found.longest > found.length else "")
     axes.set(ylim=(-0.7, len(rows) - 0.3), xlabel=f"perplexity, held-out text\n{lengths}")

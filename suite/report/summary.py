@@ -11,7 +11,7 @@ import pandas as pd
 
 from lib.errors import SuiteError
 from suite.experiments.base import COLUMNS
-from suite.study.stats import mean_over_runs
+from suite.study.stats import ENOUGH_SEEDS, mean_interval
 
 _NUMBERS = ["seed", "train_length", "train_tokens", "parameters", "pairs", "keys_per_query", "length", "position",
             "layer", "step", "value", "run_seconds", "run_tokens_per_s", "run_peak_memory_mib"]
@@ -34,12 +34,11 @@ class Series:
     parameters: int
     train_length: int
     train_tokens: int
-    tokens_per_s: float                   # mean over the runs
     runs: tuple[tuple[int, str], ...]     # (seed, fingerprint), by seed
     perplexity: dict[str, float]          # by domain, mean over seeds (of the loss)
     mean: float                           # exp of the mean loss over domains and seeds
     spread: float | None                  # sample standard deviation over seeds of a run's mean; None with one seed
-    interval: tuple[float, float] | None  # Student's, of the mean loss over seeds, as perplexities; None with one seed
+    interval: tuple[float, float] | None  # Student's, of the mean loss over seeds, as perplexities; from three seeds on
 
     @property
     def recipe(self) -> str:
@@ -120,17 +119,16 @@ def _series(group: pd.DataFrame) -> Series:
     runs = group.drop_duplicates("run").sort_values("seed", kind="stable")
     losses = loss.groupby(level="run").mean().reindex(runs["run"]).tolist()             # mean over domains
     perplexity = {str(domain): float(np.exp(own)) for domain, own in loss.groupby(level="split").mean().items()}
-    student = mean_over_runs(losses) if len(losses) > 1 else None
+    over_seeds = mean_interval([np.reshape(losses, (-1, 1))]) if len(losses) >= ENOUGH_SEEDS else None
     return Series(
         name=first["series"] or first["pattern"], settings=settings(first),
         pairs=float(first["pairs"]), keys_per_query=float(first["keys_per_query"]),
         **{name: first[name] for name in ("role", "family", "pattern")},
         **{name: int(first[name]) for name in ("parameters", "train_length", "train_tokens")},
-        tokens_per_s=float(runs["run_tokens_per_s"].mean()),
         runs=tuple((int(seed), str(run)) for seed, run in zip(runs["seed"], runs["run"], strict=True)),
         perplexity=perplexity, mean=float(np.exp(np.mean(np.log(list(perplexity.values()))))),
-        spread=float(np.std(np.exp(losses), ddof=1)) if student else None,
-        interval=(float(np.exp(student.low)), float(np.exp(student.high))) if student else None)
+        spread=float(np.std(np.exp(losses), ddof=1)) if len(losses) > 1 else None,
+        interval=(float(np.exp(over_seeds.low)), float(np.exp(over_seeds.high))) if over_seeds else None)
 
 
 def settings(row: pd.Series) -> str:

@@ -132,16 +132,6 @@ def minus(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> Windows:
     return [np.asarray(x) - np.asarray(y) for x, y in zip(a, b, strict=True)]
 
 
-def mean_over_runs(values: Sequence[float]) -> Interval:
-    """Student's interval of a mean over values of which each is a run's (seeds), two at least."""
-    values = np.asarray(values, dtype=float)
-    require(len(values) >= 2 and bool(np.isfinite(values).all()), "values", values.tolist(),
-            "at least two finite numbers")
-    df, mean = len(values) - 1, float(values.mean())
-    half = float(quantile(df) * values.std(ddof=1) / np.sqrt(len(values)))
-    return Interval(mean, mean - half, mean + half, len(values), len(values), df)
-
-
 # Proportions
 
 def wilson(successes: float, trials: int, seeds: int = 0) -> Interval:
