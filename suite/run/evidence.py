@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FORMAT = b"sparse-attention-suite run 1"
 FACTS = ("data", "code", "versions", "machine", "device", "threads", "started", "ended", "seconds", "tokens_per_s",
          "peak_memory_mib", "parameters", "spent")
-TIMES = ("parameters", "seconds", "ended")             # what is kept of an evaluation, beside its numbers
+KEPT = ("parameters", "seconds", "ended")             # what is kept of an evaluation, beside its numbers
 PROFILE = "evidence"
 
 
@@ -59,7 +59,7 @@ def write(database: Database, job: "Job") -> Path | None:
     for evaluation in job.evaluations:
         stored = database.evaluated(run, evaluation)
         arrays = database.rows("select * from arrays where evaluation_id = ? order by name", stored["id"])
-        rows.append({"evaluation": evaluation.name, **{name: stored[name] for name in TIMES},
+        rows.append({"evaluation": evaluation.name, **{name: stored[name] for name in KEPT},
                      "metrics": list(map(dict, database.values(run["id"], stored["id"]))),
                      "arrays": [packed(row["name"], array_of(row)) for row in arrays]})
     about = {b"format": FORMAT, b"config": run["config"].encode(),
@@ -113,7 +113,7 @@ def enter_one(database: Database, run: RunConfig) -> str:
                 asked = Evaluation(row["evaluation"], freeze(json.loads(row["parameters"])))
                 evaluation = database.insert("evaluations", {
                     "run_id": at, "evaluation": evaluation_fingerprint(asked), "name": asked.name,
-                    **{name: row[name] for name in TIMES}}).lastrowid
+                    **{name: row[name] for name in KEPT}}).lastrowid
             database.insert_metrics(at, evaluation, [SimpleNamespace(**metric) for metric in row["metrics"]], key)
             for array in row["arrays"]:
                 full = np.frombuffer(array["data"], array["stored"]).astype(array["dtype"]).reshape(array["shape"])
