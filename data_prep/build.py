@@ -5,8 +5,6 @@ tokens, into a temporary folder that is renamed at the end: a corpus is complete
 so a build from the hub that was killed resumes (`data_prep.hub_build`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What must not be learned by heart or leak into the held-out split: licence notices, copies and near-copies."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import zlib

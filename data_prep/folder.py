@@ -6,8 +6,6 @@ rows, in a column whose name is not an identifier's (id, uid, key, hash, url, pa
 text is cut into documents at blank lines.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -6,8 +6,6 @@ Names and numbers are drawn anew for every worksheet, and every equation is true
 the same.
 """
 
-from __future__ import annotations
-
 import itertools
 import operator
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 A document is a module. `code` has its docstrings removed, so that no sentence stands in both domains.
 """
 
-from __future__ import annotations
-
 import ast
 import gc
 import hashlib

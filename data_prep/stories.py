@@ -5,8 +5,6 @@ The sentences are in stories.yaml. Names are invented anew for every story, so t
 Story `n` of seed `s` is always the same.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Text to pieces: the suite's own byte-level byte-pair encoding, or any tokeniser of the Hugging Face hub."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

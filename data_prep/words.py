@@ -1,7 +1,5 @@
 """Words, invented names, and a writer that fills templates: what the generators of stories and mathematics share."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What the tests of attention share: keys in every form, inputs, and the comparison with the reference in float64."""
 
-from __future__ import annotations
-
 import os
 import secrets
 

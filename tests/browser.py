@@ -1,7 +1,5 @@
 """Just enough of a browser for a test: open a page in headless Chromium and hear what it says over its own protocol."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

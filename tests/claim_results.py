@@ -1,7 +1,5 @@
 """Made-up results with all that claims ask of a database: answers, alphas, landscapes and influence beside losses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace

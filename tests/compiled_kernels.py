@@ -4,8 +4,6 @@ Run by tests/test_attention_gpu.py in a process of its own. The interpreter take
 one line a kernel: name, registers, bytes of stack (more than 0: registers did not suffice), bytes of shared memory.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -4,8 +4,6 @@ A session fixture is made once a process. What takes seconds is made once for al
 that they share, and is only read: a test that changes its files takes a copy.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Models whose answers are known, and a held-out corpus in memory: what the evaluations are tested with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,8 +1,6 @@
 """A folder with small made-up data sets of the hub's schemas and file names, a process that builds from it, and a
 server that answers from it what `datasets` asks of the hub, over a connection that may break off."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import os

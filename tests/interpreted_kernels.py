@@ -4,8 +4,6 @@ Run by tests/test_attention_gpu.py in a process of its own, as TRITON_INTERPRET=
 and changes what other tests of the process would see.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import test_attention as every_backend

@@ -1,8 +1,6 @@
 """A small finished profile for the report's tests, made up: database, corpus manifest, tables, notebooks, a ledger that
 nobody judged, and the page of all that."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import io

@@ -3,8 +3,6 @@
     torchrun ... tests/shared_training.py       `suite.run.torchrun` on the runs of `JOBS`; KILL=step kills process 1
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

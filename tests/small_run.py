@@ -1,7 +1,5 @@
 """A run of a second or less, that the tests of training and of checkpoints repeat and interrupt."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Notebook 8: every pattern at the ramp's pairs, runs shared with the window sweep, sentences by the numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

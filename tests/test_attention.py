@@ -1,7 +1,5 @@
 """Every backend on every pattern against the reference in float64: values, and gradients of q, k, v, alpha and span."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

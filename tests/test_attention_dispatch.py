@@ -1,7 +1,5 @@
 """Choice of a backend, errors, caches, memory, threads: all of the attention call but its numbers."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import math

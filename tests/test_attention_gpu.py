@@ -3,8 +3,6 @@
 The plans are read as the kernels read them: every pair once, both ways, in the ranges of its block.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The battery: items whose answers a person can work out, and models whose likelihoods are known."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The benchmark: its clock, its counts, its memory and its rows, each against something known."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import threading

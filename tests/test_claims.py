@@ -1,7 +1,5 @@
 """The ledger: its file read strictly, published numbers computed again, regions, and verdicts from evidence."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import json

@@ -1,7 +1,5 @@
 """`make compare`: rivals at equal pairs, and the best of each family as the result tables have it."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

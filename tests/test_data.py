@@ -1,7 +1,5 @@
 """The corpus as a whole: a tiny one of installed libraries and generators, small ones of a folder (CORPUS=folder)."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

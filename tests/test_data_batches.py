@@ -1,7 +1,5 @@
 """Training batches: a pure function of seed and step, uniform over positions, mixed by tokens; files beyond 4 GiB."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Stories and worksheets, read as a reader would: from the text alone, is what returns late what was said early?"""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Reading text of the hub: which files, which documents, from any position, through connections that drop."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from pathlib import Path

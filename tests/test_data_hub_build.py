@@ -1,8 +1,6 @@
 """A corpus of hub text as a whole: counts, the held-out split, builds that resume, what is refused at the start, and
 what the report and the battery make of it."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """Where text comes from, and what is taken out of it: licences, docstrings (from code), copies."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import re

@@ -1,7 +1,5 @@
 """`suite.run.torchrun`: a plan's runs on two processes of torchrun, one of which is killed."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Notebook 7: its runs are notebook 1's, its tables follow the numbers, and it measures when nothing trains."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

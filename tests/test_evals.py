@@ -1,7 +1,5 @@
 """Evaluations against models whose answers are known: uniform, bigram, linear, and one that knows a task."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from itertools import product

@@ -1,7 +1,5 @@
 """Plans: valid for every profile, within their budgets, shared where they should be, with controls of equal edges."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """make gpu-check: it needs little, says when there is no GPU, runs whole in the interpreter, and sees what is wrong."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Patterns in transformers' models: equal to the same weights with the dense mask, in training and generation."""
 
-from __future__ import annotations
-
 import copy
 import re
 

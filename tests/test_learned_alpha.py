@@ -1,7 +1,5 @@
 """Notebook 2: alphas, their reach and landscape, the copy probe's cells here and published; from made-up numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Notebook 9: pairs of runs that differ in nothing but the pattern, and tables of where the numbers are better."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from claim_results import ClaimDatabase

@@ -1,7 +1,5 @@
 """The model and each of its element-wise parts, in every type and at odd sizes, against plain formulas in float64."""
 
-from __future__ import annotations
-
 import math
 
 import numba

@@ -1,7 +1,5 @@
 """The rule of verdicts on simulated models with known effects and known noise of seeds (docs/statistics.md)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

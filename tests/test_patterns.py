@@ -1,7 +1,5 @@
 """Every pattern: its form against the oracle of `attends`, and what all promise. Rules: test_patterns_rules.py."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import re

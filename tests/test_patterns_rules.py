@@ -1,7 +1,5 @@
 """Rules by hand-computed numbers, random patterns by their laws and budgets, and `match_edges` by its pairs."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 import warnings

@@ -1,8 +1,6 @@
 """The page of a made-up profile (`report_site`): self-contained, accessible, honest about what failed, traceable to
 runs."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Text on its way into the page: what becomes a formula, what is dropped because it runs or loads, how tables read."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

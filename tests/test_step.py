@@ -1,7 +1,5 @@
 """A step over several processes, in parts and compiled, against one process that takes the batch at once."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """Synthetic tasks against solvers that read the tokens as a person would."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Training against a plain re-computation, what it records, and that a killed or damaged run ends as one left alone."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

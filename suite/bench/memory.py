@@ -1,7 +1,5 @@
 """Extra memory of attention calls, in a process that does nothing else."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 from collections.abc import Sequence

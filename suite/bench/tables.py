@@ -1,7 +1,5 @@
 """Rows as tables: what the terminal and the notebook show."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Verdicts: every claim's measure is asked, and the rule that stands in the ledger is applied to what it finds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing

@@ -4,8 +4,6 @@ What notebooks and corpora hold is data on the page: `safe` keeps what shows som
 `tidy` then fits a fragment into its section: headings, links, pictures and tables.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import xml.etree.ElementTree as ElementTree

@@ -1,7 +1,5 @@
 """An executed notebook, or a document of the repository, as a section of the page; the environment of all templates."""
 
-from __future__ import annotations
-
 import ast
 import base64
 import datetime

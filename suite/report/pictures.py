@@ -1,7 +1,5 @@
 """The picture of the first page: every pattern at equal pairs, with its cost."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

@@ -1,7 +1,5 @@
 """The parts, each in a process of its own; the JSON file, and what is printed."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -3,8 +3,6 @@
 Attention is timed by the GPU's clock, so that no launch counts; a learned alpha makes each call wait, and that counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

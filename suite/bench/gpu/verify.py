@@ -1,7 +1,5 @@
 """Part 1: are the numbers right?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import partial

@@ -1,8 +1,6 @@
 """What runs show: held-out losses compared on the same windows, of the same seeds (nats a token); alphas, accuracies,
 influence of far tokens, speed, size and counted memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
