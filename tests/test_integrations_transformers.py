@@ -224,6 +224,7 @@ REFUSED = {
     "padding between tokens": (llama, {"attention_mask": torch.tensor([[1, 1, 0, 1, 1]])}),
     "2-D mask": (llama, {"attention_mask": torch.zeros(1, 1, 5, 5)}),
     "packed sequences": (llama, {"position_ids": torch.tensor([[0, 1, 2, 0, 1]]), "use_cache": False}),
+    "start again within a row": (llama, {"position_ids": torch.tensor([[0, 1, 2, 0, 1]])}),
     "output_attentions": (llama, {"output_attentions": True}),
     "attention dropout is 0.1; set it to 0": (lambda: llama(attention_dropout=0.1).train(), {}),
     "sliding_window = None": (lambda: mistral(sliding_window=4), {}),
@@ -246,6 +247,8 @@ def test_when_pattern_mask_or_model_do_not_fit_then_the_error_names_the_remedy_a
 
 
 def test_when_a_model_does_not_use_what_is_refused_or_a_row_is_all_padding_then_it_runs_and_nothing_is_nan():
+    for ids, seen in ([[1, 1, 0, 1, 2]], [[0, 0, 1, 1, 1]]), ([[0, 1, 2, 1, 1]], [[1, 1, 1, 0, 0]]):     # of padding
+        llama()(tokens(1, 5), position_ids=torch.tensor(ids), attention_mask=torch.tensor(seen))
     model = llama(registered(two_layers(), length=12), attention_dropout=0.1)                   # none in evaluation
     assert model.generate(tokens(1, 9), max_new_tokens=4, do_sample=False).shape == (1, 13)     # the last is not fed
     with pytest.raises(SuiteError, match="length = 12 is not valid"):

@@ -10,8 +10,9 @@ import warnings
 import torch
 
 from lib.attention import cpu, gpu, masked, pytorch, reference
-from lib.attention.call import Backend, Call, checked
-from lib.errors import SuiteError, one_of
+from lib.attention.call import Backend, Call, checked, in_memory
+from lib.errors import SuiteError, one_of, require
+from lib.fused.ops import transformed
 from lib.patterns.base import EdgeTable, Keys, Pattern, offsets_by_head
 
 BACKENDS = {"reference": Backend(reference.attend), "masked": Backend(masked.attend, masked.supports),
@@ -32,7 +33,7 @@ def choose(call: Call) -> str:
     and SDPA halves the work of causal ones. Accelerators have not been measured.
     """
     B, H, G, T, D = call.shape
-    if masked.dense_kind(call):
+    if masked.dense_kind(call) or not in_memory(call.q):
         return "masked"
     kernels = "gpu" if call.q.device.type == "cuda" else "cpu"
     missing = BACKENDS[kernels].missing()
@@ -65,10 +66,17 @@ def sparse_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern:
     backend: `auto` (the fastest measured, see `choose`), `cpu` (numba), `gpu` (Triton), `torch`, `masked` or
     `reference`. Errors: a `SuiteError` names what does not fit: shapes, a missing alpha, a backend that is absent or
     cannot do the call, a query without any key. `cpu`, `gpu` and `torch` have first derivatives only: they refuse
-    `create_graph=True`.
+    `create_graph=True`. Under transforms (`torch.func`, dual numbers) `reference` computes, whatever the backend; meta
+    and fake tensors, as of `torch.export`, are for `masked`.
     """
+    if torch.jit.is_tracing():
+        raise SuiteError("torch.jit.trace cannot record attention, whose plans are built in Python: use torch.export")
+    if type(q) not in (torch.Tensor, torch.nn.Parameter) and in_memory(q):       # subclasses: backends know plain ones
+        q, k, v = (x.as_subclass(torch.Tensor) for x in (q, k, v))
     call = checked(q, k, v, pattern, layer, alpha, span, slopes)
     name = choose(call) if one_of(backend, [*BACKENDS, "auto"], "backend") == "auto" else backend
+    name = "reference" if transformed() else name
+    require(name == "masked" or transformed() or in_memory(q), "backend", name, "masked for a meta or fake tensor")
     if BACKENDS[name].missing():
         raise SuiteError(f"backend {name!r} is not available: {BACKENDS[name].missing()}")
     if not BACKENDS[name].supports(call):

@@ -135,6 +135,14 @@ def in_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def in_memory(x: Tensor) -> bool:
+    """Whether a tensor has numbers: a meta tensor has none, nor has a fake one."""
+    try:
+        return x.data_ptr() != 0
+    except RuntimeError:
+        return False
+
+
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     """A backward that refuses `create_graph=True`; torch would otherwise take its gradients for constants."""
     @functools.wraps(backward)

@@ -65,9 +65,15 @@ def rows(x: torch.Tensor) -> torch.Tensor:
     return x.view(-1, x.shape[-1])
 
 
+def transformed() -> bool:
+    """Whether `torch.func` transforms what is computed now, or forward-mode derivatives are taken (dual numbers)."""
+    return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+
+
 def fused(x: torch.Tensor) -> bool:
-    """Whether `lib.fused.kernels` computes this: on a CPU, but not under `torch.compile`, which fuses by itself."""
-    if kernels is None or x.device.type != "cpu" or torch.compiler.is_compiling():
+    """Whether `lib.fused.kernels` computes this: on a CPU, but not under `torch.compile`, which fuses by itself, nor
+    under transforms, which need torch's own operations."""
+    if kernels is None or x.device.type != "cpu" or torch.compiler.is_compiling() or transformed():
         return False
     return x.dtype in kernels.DTYPES and working_dtype(x) in kernels.DTYPES
 
@@ -185,6 +191,8 @@ def cross_entropy(hidden: torch.Tensor, table: torch.Tensor, targets: torch.Tens
     if not scored.all():
         hidden, targets = hidden[scored], targets[scored]
     require(len(targets) > 0, "targets", "all -100", "at least one scored target a batch")
+    if transformed():
+        return F.cross_entropy(F.linear(hidden, table), targets)
     return _CrossEntropy.apply(hidden, table, targets, working_dtype(hidden))
 
 

@@ -145,6 +145,8 @@ class Registered:
         if scaling is not None and scaling != D ** -0.5:
             query = query * (scaling * D ** 0.5)                    # `lib.attention` divides by sqrt(D)
         places, learned = self.places(attention_mask), self.learned(module)
+        if module.layer_idx == 0:
+            self.check_positions(kwargs.get("position_ids"), places, Q)
         if not self.pattern.causal:
             require(Q == S, "key", tuple(key.shape), f"keys of the {Q} queries: a bidirectional pattern has no cache")
             return self.whole_sequences(module.layer_idx, query, key, value, places).transpose(1, 2).contiguous(), None
@@ -229,6 +231,18 @@ class Registered:
         if causal != self.pattern.causal:
             raise self.refusal(f"{kind} is {DIRECTION[causal]} and pattern {self.pattern.name!r} is "
                                f"{DIRECTION[self.pattern.causal]}; build it with causal={causal}")
+
+    def check_positions(self, ids: torch.Tensor | None, places: torch.Tensor | None, Q: int) -> None:
+        """Refuse packed sequences, whose positions `[B, Q]` start again among a row's tokens."""
+        if ids is None or ids.ndim != 2 or Q == 1:
+            return
+        again = ids[:, 1:] == 0
+        if places is not None:                          # what stands in padding does not count
+            start, end, first = places.T[..., None]
+            column = first + torch.arange(Q - 1, device=ids.device)
+            again = again & (column >= start) & (column + 1 < end)
+        if bool(again.any()):
+            raise self.refusal("position_ids start again within a row, as of packed sequences; give each a row")
 
     def refusal(self, why: str) -> SuiteError:
         return SuiteError(f"attention {self.name!r}: {why}")
