@@ -13,6 +13,7 @@ import torch
 
 from lib import paths
 from lib.attention import gpu, reference
+from suite.bench.counting import PASSES
 from suite.bench.gpu import __main__, verify
 from suite.bench.rows import FIELDS
 
@@ -57,15 +58,11 @@ def test_when_it_runs_in_the_interpreter_then_every_part_leaves_its_rows(tmp_pat
     assert all(row["ok"] and row["ratio"] <= row["limit"] for row in errors)
     assert {row["pass"] for row in errors} == {"out", "dq", "dk", "dv", "dlearned"}
     timed = {(row["measure"], row["backend"], row["against"], row["pass"]): row for row in rows}
-    for pass_ in ("forward", "forward+backward"):
-        for pair in (("time", "gpu", "dense"), ("time", "gpu", "masked"), ("learned_over_fixed", "gpu", "gpu")):
-            row = timed[*pair, pass_]
-            assert row["ratio"] > 0 and row["spread"][0] <= row["ratio"] <= row["spread"][1] and row["ms"] > 0
+    for pair in (("time", "gpu", "dense"), ("time", "gpu", "masked"), ("learned_over_fixed", "gpu", "gpu")):
+        assert all(timed[*pair, pass_]["ms"] > 0 for pass_ in PASSES)
     assert timed["time", "gpu", "flex", "forward"]["ratio"] > 0
     assert "CPU" in timed["time", "flex", "dense", "forward+backward"]["note"]
-    steps = [row for row in rows if row["measure"] == "training_step"]
-    assert [row["pattern"] for row in steps] == ["fixed", "learned", "dense"]
-    assert all(row["tokens_per_s"] > 0 for row in steps)
+    assert [row["pattern"] for row in rows if row["tokens_per_s"]] == ["fixed", "learned", "dense"]
     assert "0 wrong" in found.stdout and "tokens/s" in found.stdout
 
 

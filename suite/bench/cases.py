@@ -4,7 +4,6 @@ whole training step (loss, backward pass, clipping and optimiser) of the model t
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from lib import patterns
 from lib.attention import BACKENDS, sparse_attention
 from lib.attention.call import CACHE, Call, checked
 from lib.config import ModelConfig, PatternSpec, RunConfig, TrainConfig
-from lib.errors import SuiteError
 from lib.model import Transformer, build_model, build_pattern
 from lib.patterns import Pattern
 from lib.step import autocast
@@ -193,15 +191,6 @@ def forget() -> None:
     """Drop every plan and mask, so that the next call builds its own."""
     CACHE.clear()
     Pattern.plan.cache_clear()
-
-
-def every_pattern(setting: Setting, layers: int = 8) -> dict[str, Pattern]:
-    """The patterns that have defaults, by name; without dense, and `blurred`, which attends as `learned` does."""
-    built = {}
-    for name in (name for name in patterns.names() if name not in ("dense", "blurred")):
-        with suppress(SuiteError):
-            built[name] = patterns.build(name, layers=layers, heads=setting.heads)
-    return built
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import pandas as pd
 from suite.bench.rows import Row, select
 
 FASTEST = ("gpu", "cpu", "torch")          # backends, the one that `auto` prefers first
-SPREAD = {"low": "low", "high": "high"}
 BUSY = 0.1                                 # share of the cores in use by others above which times say less
 
 
@@ -59,23 +58,20 @@ def lines(rows: Sequence[Row], measure: str, columns: dict[str, str]) -> pd.Data
     return pd.DataFrame(found, columns=list(columns)).rename(columns=columns).set_index(next(iter(columns.values())))
 
 
+# How many times longer a call takes at the longest length than at a quarter of it, with quartiles.
+growth = partial(lines, measure="length_growth", columns={
+    "backend": "backend", "against": "from", "T": "to", "ratio": "times longer", "low": "low", "high": "high"})
+# Building plan or mask, in milliseconds, and over one warm call.
+plans = partial(lines, measure="plan", columns={
+    "backend": "backend", "ms": "building, ms", "against_ms": "one call, ms", "ratio": "building / call"})
+
+
 def patterns(rows: Sequence[Row]) -> pd.DataFrame:
     """Every pattern: keys a query, backend, time, and how many times faster than dense (estimate, and quartiles low and
     high); fastest first."""
-    columns = {"pattern": "pattern", "backend": "backend", "keys": "keys a query", "ms": "ms", "ratio": "estimate"}
-    return lines(rows, "pattern", columns | SPREAD).sort_values("estimate", ascending=False)
-
-
-def growth(rows: Sequence[Row]) -> pd.DataFrame:
-    """How many times longer a call takes at the longest length than at a quarter of it, with quartiles."""
-    columns = {"backend": "backend", "against": "from", "T": "to", "ratio": "times longer"}
-    return lines(rows, "length_growth", columns | SPREAD)
-
-
-def plans(rows: Sequence[Row]) -> pd.DataFrame:
-    """Building plan or mask, in milliseconds, and over one warm call."""
-    return lines(rows, "plan", {"backend": "backend", "ms": "building, ms", "against_ms": "one call, ms",
-                                "ratio": "building / call"})
+    columns = {"pattern": "pattern", "backend": "backend", "keys": "keys a query", "ms": "ms", "ratio": "estimate",
+               "low": "low", "high": "high"}
+    return lines(rows, "pattern", columns).sort_values("estimate", ascending=False)
 
 
 def training(rows: Sequence[Row]) -> pd.DataFrame:

@@ -66,7 +66,10 @@ def interleaved(calls: Mapping[str, Callable[[], object]], *, rounds: int, secon
     Ends after `rounds` rounds, or after `seconds` and LEAST_ROUNDS rounds. Uncounted are the first call of each and, in
     every round, as many calls of less than `LONG` as are timed: short calls need two or three to reach their speed.
     """
-    repeats = {name: warmed(call, timed) for name, call in calls.items()}
+    repeats = {}                # of a call that is to take `SHORTEST`; 0 of a long one
+    for name, call in calls.items():
+        long = timed(call, 1) >= LONG                      # this call compiles, plans and warms up
+        repeats[name] = 0 if long else max(1, round(SHORTEST / max(timed(call, 1), SHORTEST / 1000)))
     names, samples, begin = list(calls), {name: [] for name in calls}, time.perf_counter()
     for number in range(rounds):
         if number >= LEAST_ROUNDS and time.perf_counter() - begin >= seconds:
@@ -77,10 +80,3 @@ def interleaved(calls: Mapping[str, Callable[[], object]], *, rounds: int, secon
                 calls[name]()                          # caches and threads are as the call before left them
             samples[name].append(timed(calls[name], repeats[name] or 1))
     return samples
-
-
-def warmed(call: Callable[[], object], timed: Timed) -> int:
-    """Compile, plan and warm up; returns how often the call is repeated to take `SHORTEST`, 0 for a long one."""
-    if timed(call, 1) >= LONG:
-        return 0
-    return max(1, round(SHORTEST / max(timed(call, 1), SHORTEST / 1000)))

@@ -147,24 +147,18 @@ def answer(model: Transformer, run: RunConfig, asked: Sequence[Request],
     for length, group in groupby(sorted(by_read, key=padded), padded):
         reads = list(group)
         for part in chunks(len(reads), length, device):
-            spans = [max(len(asked[index].say) for index in by_read[read]) for read in reads[part]]
-            words = log_probabilities(model, run, reads[part], spans, length, device)
-            for read, spoken in zip(reads[part], words, strict=True):
+            tokens = torch.zeros(len(reads[part]), length, dtype=torch.long)
+            at = torch.zeros(tokens.shape, dtype=torch.bool)        # the last tokens read: after each a token is said
+            for row, read in enumerate(reads[part]):
+                tokens[row, :len(read)] = torch.tensor(read)
+                at[row, len(read) - max(len(asked[index].say) for index in by_read[read]):len(read)] = True
+            log_p = logits_at(model, run, tokens.to(device), at.to(device)).log_softmax(-1)
+            for read, spoken in zip(reads[part], log_p.split(at.sum(dim=1).tolist()), strict=True):
                 for index in by_read[read]:
                     say = torch.tensor(asked[index].say, device=device)
                     nll[index] = -float(spoken[-len(say):].gather(1, say[:, None]).double().sum())
                     greedy[index] = bool((spoken[-len(say):].argmax(-1) == say).all())
     return nll, greedy
-
-
-def log_probabilities(model: Transformer, run: RunConfig, reads: Sequence[tuple[int, ...]], spans: Sequence[int],
-                      length: int, device: torch.device) -> list[torch.Tensor]:
-    """Log-probabilities `[n, V]` after the last n tokens of each sequence, by its span n."""
-    tokens, at = torch.zeros(len(reads), length, dtype=torch.long), torch.zeros(len(reads), length, dtype=torch.bool)
-    for row, (read, span) in enumerate(zip(reads, spans, strict=True)):
-        tokens[row, :len(read)] = torch.tensor(read)
-        at[row, len(read) - span:len(read)] = True
-    return list(logits_at(model, run, tokens.to(device), at.to(device)).log_softmax(-1).split(spans))
 
 
 def grade(items: Sequence[Item], nll: np.ndarray, greedy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

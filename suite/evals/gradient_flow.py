@@ -30,7 +30,7 @@ class GradientFlow(Evaluator):
     Measures, means over windows and queries i (`queries` evenly spaced positions from `far` to the end):
     `far_influence_share`: share of the influence that comes from i - j >= far; `far_influence`: mean influence of such
     a token; `influence_share`: share by distance, bins 0, 1, 2-3, 4-7, ... named by their first distance in `position`;
-    `gradient_norm`: norm of the gradient of the mean loss, by layer. In float32. Arrays: `influence`
+    `gradient_norm`: L2 norm of the gradient of the mean loss over windows, by layer. In float32. Arrays: `influence`
     `[windows, queries, bins]` and `edges`.
     """
     name = "gradient_flow"
@@ -55,8 +55,13 @@ class GradientFlow(Evaluator):
         metrics = [Metric("far_influence_share", float((from_far / total).mean()), position=self.far),
                    Metric("far_influence", float(from_far.mean() / far.sum(axis=1).mean()), position=self.far),
                    *(Metric("influence_share", float(share), position=first)
-                     for first, share in zip(edges[:-1], shares, strict=True)),
-                   *self.gradient_norms(model, inputs, targets)]
+                     for first, share in zip(edges[:-1], shares, strict=True))]
+        layers = [list(block.parameters()) for block in model.blocks]
+        with torch.enable_grad():
+            gradients = iter(torch.autograd.grad(model.loss(inputs, targets), sum(layers, []), materialize_grads=True))
+        for at, layer in enumerate(layers):
+            square = sum(float(next(gradients).double().square().sum()) for _ in layer)
+            metrics.append(Metric("gradient_norm", math.sqrt(square), layer=at))
         return EvalResult(metrics, {"influence": bins, "edges": np.array(edges)})
 
     def sequences(self, run: RunConfig, corpus: Corpus | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -82,11 +87,3 @@ class GradientFlow(Evaluator):
             followed = logits.amax(dim=2).sum(dim=0)             # (Q): a sum over windows, which do not mix
         by_query = [torch.autograd.grad(value, embedded, retain_graph=True)[0].norm(dim=2) for value in followed]
         return torch.stack(by_query, dim=1).double().cpu().numpy(), positions
-
-    def gradient_norms(self, model: Transformer, inputs: torch.Tensor, targets: torch.Tensor) -> list[Metric]:
-        """L2 norm of the gradient of the mean loss over the windows, of each layer's parameters together."""
-        layers = [list(block.parameters()) for block in model.blocks]
-        with torch.enable_grad():
-            gradients = iter(torch.autograd.grad(model.loss(inputs, targets), sum(layers, []), materialize_grads=True))
-        squares = [sum(float(next(gradients).double().square().sum()) for _ in layer) for layer in layers]
-        return [Metric("gradient_norm", math.sqrt(square), layer=at) for at, square in enumerate(squares)]

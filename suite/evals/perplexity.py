@@ -41,7 +41,8 @@ class Perplexity(Evaluator):
             how["pattern"] = build(name, layers=run.model.layers, heads=run.model.heads, **dict(parameters))
         metrics, arrays = [], {}
         for length in self.lengths or (run.train.length,):
-            edges = arrays[f"edges.{length}"] = position_bins(length)
+            firsts = [at for at in (0, 8, 16, 32, 64, *range(128, length, 128)) if at < length]     # of the bins
+            edges = arrays[f"edges.{length}"] = np.array([*firsts, length])
             for domain, _, targets, nll in heldout_losses(model, run, corpus, device, length, self.tokens, **how):
                 sums = np.add.reduceat(nll, edges[:-1], axis=1)                                      # (N, bins)
                 counts = np.add.reduceat((targets != IGNORED).numpy().astype(np.int64), edges[:-1], axis=1)
@@ -52,9 +53,3 @@ class Perplexity(Evaluator):
                 metrics += [Metric(measure, float(value), domain, self.variant, length, position)
                             for measure, value, position in rows]
         return EvalResult(metrics, arrays)
-
-
-def position_bins(length: int) -> np.ndarray:
-    """Edges of the bins of positions: 0, 8, 16, 32, 64, 128, then every 128, and `length`."""
-    edges = [e for e in (0, 8, 16, 32, 64) if e < length] + list(range(128, length, 128))
-    return np.array([*edges, length])

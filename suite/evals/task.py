@@ -8,9 +8,7 @@ import torch
 from pydantic import Field
 from torch.nn import functional as F
 
-from lib.config import RunConfig
 from lib.errors import require
-from lib.model import Transformer
 from lib.registry import Positive
 from suite.evals import EvalResult, Evaluator, Metric
 from suite.evals.scoring import chunks, logits_at
@@ -42,7 +40,13 @@ class TaskAccuracy(Evaluator):
         parts = [trained.labelled(HELD_OUT + self.seed, step, min(BATCH, self.count - first), length)
                  for step, first in enumerate(range(0, self.count, BATCH))]
         inputs, targets, labels = (np.concatenate(kind) for kind in zip(*parts, strict=True))       # (N, T)
-        right, nll = answers(model, run, inputs, targets, labels, device)
+        right, nll = np.zeros(inputs.shape, bool), np.zeros(inputs.shape)       # of the scored positions
+        for part in chunks(*inputs.shape, device):
+            scored = labels[part] >= 0
+            tokens, at, aim = (torch.from_numpy(x).to(device) for x in (inputs[part], scored, targets[part][scored]))
+            logits = logits_at(model, run, tokens, at)                                      # (n, V)
+            right[part][scored] = (logits.argmax(-1) == aim).cpu().numpy()
+            nll[part][scored] = F.cross_entropy(logits, aim, reduction="none").double().cpu().numpy()
         present = [int(label) for label in np.unique(labels) if label >= 0]
         splits = {trained.split(label): labels == label for label in present} if len(present) > 1 else {}
         metrics, arrays = [], {}
@@ -53,16 +57,3 @@ class TaskAccuracy(Evaluator):
             arrays[f"correct.{split}.{length}"] = (right & rows).sum(axis=1)
             arrays[f"count.{split}.{length}"] = rows.sum(axis=1)
         return EvalResult(metrics, arrays)
-
-
-def answers(model: Transformer, run: RunConfig, inputs: np.ndarray, targets: np.ndarray, labels: np.ndarray,
-            device: torch.device) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each target is the model's first choice, and its negative log-likelihood (nats): `[N, T]`."""
-    right, nll = np.zeros(inputs.shape, bool), np.zeros(inputs.shape)
-    for part in chunks(*inputs.shape, device):
-        scored = labels[part] >= 0
-        tokens, at, aim = (torch.from_numpy(x).to(device) for x in (inputs[part], scored, targets[part][scored]))
-        logits = logits_at(model, run, tokens, at)                                          # (n, V)
-        right[part][scored] = (logits.argmax(-1) == aim).cpu().numpy()
-        nll[part][scored] = F.cross_entropy(logits, aim, reduction="none").double().cpu().numpy()
-    return right, nll

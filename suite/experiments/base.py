@@ -1,4 +1,4 @@
-"""An experiment: from parameters to the runs it needs, and from finished runs to one tidy table."""
+"""An experiment: from parameters to the runs it needs; and from finished runs to one tidy table."""
 
 from __future__ import annotations
 
@@ -95,10 +95,6 @@ class Experiment:
         """The runs that the experiment needs, each once, in the order in which they decide its question."""
         raise NotImplementedError
 
-    def table(self, jobs: Sequence[Job], database: Database) -> pd.DataFrame:
-        """The tidy table of finished jobs: the columns of `COLUMNS`, one row a measured value."""
-        return tidy(self.name, jobs, database)
-
 
 # Every table of every experiment has these columns, in this order, with their meanings.
 COLUMNS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("columns.yaml").read_text("utf-8"))
@@ -106,7 +102,7 @@ WHOLE = ("budget", "draws", "width", "other_length", "depth", "distance")
 
 
 def tidy(experiment: str, jobs: Sequence[Job], database: Database) -> pd.DataFrame:
-    """One row a metric of each job, described by its labels and its run; sorted, so that two executions agree."""
+    """`COLUMNS`: a row a metric of each job, described by its labels and its run; sorted, so two executions agree."""
     from lib.patterns import build
 
     @cache                                                  # drawn graphs take seconds, and seeds share them

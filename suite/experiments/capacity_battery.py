@@ -1,9 +1,10 @@
 """Experiment 6: auxiliary tasks on the models of experiment 1, and trained for directly (audit rows 16 and 17)."""
 
+from itertools import product
+
 from lib.config import DataConfig, Evaluation
 from suite.experiments import base
 from suite.experiments.common import CONTROLS, DENSE, RAMP, Recipe, TinyModel
-from suite.settings.parameters import Parameters
 
 
 class CapacityBattery(base.Experiment):
@@ -20,16 +21,12 @@ class CapacityBattery(base.Experiment):
             for width in parameters.widths:
                 ladder = [(spec, own | {"width": width}) for spec, own in (DENSE, (ramp, labels))]
                 jobs += Recipe(parameters, profile, width=width).jobs(ladder, battery, seeds=[seed])
-        return list(dict.fromkeys(jobs + trained_jobs(parameters, recipe)))
-
-
-def trained_jobs(parameters: Parameters, recipe: Recipe) -> list[base.Job]:
-    """Small models trained on a task itself, one a mask: `dense`, `base/schedule`, or a control of the ramp's pairs."""
-    tiny = TinyModel(parameters.trained_length, parameters.trained_steps, parameters.trained_layers, batch=64, lr=3e-3)
-    W, ramp = parameters.window, recipe.scaled(RAMP, parameters.window)
-    masks = [tiny.mask(mask, ramp, W) if mask in ("dense", *CONTROLS) else recipe.described(mask, W)
-             for mask in parameters.trained_masks]
-    pairs = max(2, tiny.length // 16)           # of associative recall, as many as a small model learns at this length
-    sizes = {"mqar": {"pairs": pairs, "keys": 4 * pairs, "values": 4 * pairs}}
-    return [job for task in parameters.trained for mask in masks
-            for job in tiny.jobs(mask, DataConfig.of(task, **sizes.get(task, {})), parameters.seeds, task=task)]
+        # Small models trained on a task itself, one a mask: `dense`, `base/schedule`, or a control of the ramp's pairs.
+        tiny = TinyModel(parameters.trained_length, parameters.trained_steps, parameters.trained_layers, 64, lr=3e-3)
+        pairs = max(2, tiny.length // 16)       # of associative recall, as many as a small model learns at this length
+        sizes = {"mqar": {"pairs": pairs, "keys": 4 * pairs, "values": 4 * pairs}}
+        masks = [tiny.mask(mask, ramp, W) if mask in ("dense", *CONTROLS) else recipe.described(mask, W)
+                 for mask in parameters.trained_masks]
+        for task, mask in product(parameters.trained, masks):
+            jobs += tiny.jobs(mask, DataConfig.of(task, **sizes.get(task, {})), parameters.seeds, task=task)
+        return list(dict.fromkeys(jobs))

@@ -6,7 +6,6 @@ from lib.config import DataConfig, Evaluation, PatternSpec
 from lib.errors import one_of, require
 from suite.experiments import base
 from suite.experiments.common import CONTROLS, DENSE, Described, Recipe, TinyModel
-from suite.settings.parameters import Parameters
 
 
 class Christoffel(base.Experiment):
@@ -20,7 +19,16 @@ class Christoffel(base.Experiment):
         for window in parameters.windows:
             models += [described(word, window) for word in parameters.words]
             models += recipe.controls(word_spec(parameters.words[-1], window), window)
-        return list(dict.fromkeys(jobs + recipe.jobs(models, *measures) + task_jobs(parameters)))
+        jobs += recipe.jobs(models, *measures)
+        # Models trained directly on long-range tasks, one a mask and window; controls have the pairs of the last word.
+        tiny = TinyModel(parameters.task_length, parameters.task_steps)
+        for task, window, mask in product(parameters.tasks, parameters.task_windows, parameters.task_masks):
+            one_of(mask, {"dense", "word", "words", *CONTROLS}, "mask of a task")
+            words = {"words": parameters.words, "word": parameters.words[-1:]}.get(mask, ())
+            models = [described(word, window) for word in words]
+            for model in models or [tiny.mask(mask, word_spec(parameters.words[-1], window), window)]:
+                jobs += tiny.jobs(model, DataConfig.of(task), parameters.seeds, task=task)
+        return list(dict.fromkeys(jobs))
 
 
 def split_word(word: str) -> tuple[int, int]:
@@ -37,18 +45,3 @@ def word_spec(word: str, window: int = 0) -> PatternSpec:
 
 def described(word: str, window: int) -> Described:
     return word_spec(word, window), {"series": f"Christoffel {word}", "role": "model", "window": window, "word": word}
-
-
-def task_jobs(parameters: Parameters) -> list[base.Job]:
-    """Models trained directly on long-range tasks, one a mask and window; controls have the pairs of the last word.
-
-    Of the masks, `words` are all words, and `word` is the last.
-    """
-    tiny, jobs = TinyModel(parameters.task_length, parameters.task_steps), []
-    for task, window, mask in product(parameters.tasks, parameters.task_windows, parameters.task_masks):
-        one_of(mask, {"dense", "word", "words", *CONTROLS}, "mask of a task")
-        words = {"words": parameters.words, "word": parameters.words[-1:]}.get(mask, ())
-        models = [described(word, window) for word in words]
-        for model in models or [tiny.mask(mask, word_spec(parameters.words[-1], window), window)]:
-            jobs += tiny.jobs(model, DataConfig.of(task), parameters.seeds, task=task)
-    return jobs

@@ -39,12 +39,15 @@ class LongRungs(base.Experiment):
 
 def jobs_of(recipe: Recipe, names: Sequence[str], seed: int, share: float = 1.0) -> list[base.Job]:
     """Models at equal pairs, trained on a share of the tokens with a whole schedule of its own; whole runs at the
-    profile's length are asked for recurrence too."""
+    profile's length are asked for recurrence too, from what one layer of the local window reaches on."""
     require(share > 0, "fractions", share, "above 0")
     more = {"other_length": recipe.tokens_a_window or None, "width": recipe.width or None,
             "share": None if share == 1.0 else share}
-    measures = [*recipe.perplexity(), *([recurrence(recipe)] if set(more.values()) == {None} else [])]
-    jobs = []
+    jobs, measures = [], [*recipe.perplexity()]
+    if set(more.values()) == {None}:
+        edges = recurrence_edges(recipe.pattern(at_equal_edges("local", recipe)[0]).widest, recipe.length)
+        measures.append(Evaluation.of("recurrence", tokens=recipe.profile.evaluation_tokens,
+                                      n=recipe.parameters.context, edges=edges))
     for name in names:
         spec, labels = DENSE if name == "dense" else at_equal_edges(name, recipe)
         run = recipe.run(spec, seed)
@@ -52,13 +55,6 @@ def jobs_of(recipe: Recipe, names: Sequence[str], seed: int, share: float = 1.0)
             run = dataclasses.replace(run, train=shortened(run.train, round(share * run.train.tokens)))
         jobs.append(base.Job.of(run, *measures, **labels | more))
     return jobs
-
-
-def recurrence(recipe: Recipe) -> Evaluation:
-    """Bins of recurrence distance: what one layer of the local window reaches, then octaves of that."""
-    reach = recipe.pattern(at_equal_edges("local", recipe)[0]).widest
-    return Evaluation.of("recurrence", tokens=recipe.profile.evaluation_tokens, n=recipe.parameters.context,
-                         edges=recurrence_edges(reach, recipe.length))
 
 
 def recurrence_edges(reach: int, length: int) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ class Estimator:
     # By kind: tokens a second of a run, seconds of an evaluation.
     times: dict[Hashable, list[float]] = field(default_factory=lambda: defaultdict(list))
     speeds: list[tuple[str, float, float]] = field(default_factory=list)   # precision, operations a token and a second
-    medians: dict[Hashable, float | None] = field(default_factory=dict)    # of times and speeds, until one is added
+    medians: dict[Hashable, float] = field(default_factory=dict)           # of times and speeds, until one is added
     measured: dict[str, float] = field(default_factory=dict)               # operations a second, by precision
 
     @classmethod
@@ -98,12 +98,11 @@ class Estimator:
         """Operations a second of a model of `size` operations a token: of similar timed models, else measured."""
         if (precision, size) not in self.medians:
             similar = [speed for p, s, speed in self.speeds if p == precision and 1 / ALIKE <= s / size <= ALIKE]
-            similar = similar if similar or self.may_measure else [speed for *_, speed in self.speeds]
-            self.medians[precision, size] = statistics.median(similar) if similar else None
-        speed = self.medians[precision, size]
-        if speed is None and precision not in self.measured:
-            self.measured[precision] = measure(precision) * EFFICIENCY[precision]
-        return self.measured[precision] if speed is None else speed
+            known = similar or [speed for *_, speed in self.speeds if not self.may_measure]
+            if not known and precision not in self.measured:
+                self.measured[precision] = measure(precision) * EFFICIENCY[precision]
+            self.medians[precision, size] = statistics.median(known) if known else self.measured[precision]
+        return self.medians[precision, size]
 
     def training(self, run: RunConfig) -> float:
         return run.train.tokens / self.rate(run)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from lib import paths
 from lib.attention import gpu
 from lib.files import write_atomically
 from suite.bench import gpu as gpu_check
+from suite.bench.cases import LEARNED
 from suite.bench.gpu import speed, verify
 from suite.bench.rows import FIELDS
 from suite.settings.machine import versions
 
 Plain = dict[str, Any]          # a row as the file has it, or facts of a part or the machine
-PARTS = {"verify": verify.verify, "time": speed.time_attention, "flex": speed.time_flex, "train": speed.train}
+PARTS = {"verify": verify.verify, "time": partial(speed.contests, names=("dense", "masked", "gpu", "gpu" + LEARNED)),
+         "flex": partial(speed.contests, names=("flex", "gpu")), "train": speed.train}
 LIMITS = {"verify": 150, "time": 120, "flex": 100, "train": 90}      # seconds; 7:40 together
 
 

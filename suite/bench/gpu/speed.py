@@ -12,7 +12,7 @@ from lib import patterns
 from lib.config import ModelConfig, TrainConfig
 from lib.model import Transformer
 from lib.resources import PeakMemory
-from suite.bench.cases import LEARNED, Setting, step_of
+from suite.bench.cases import Setting, step_of
 from suite.bench.counting import PASSES
 from suite.bench.measure import Bench, Scope
 from suite.bench.rows import Row
@@ -22,16 +22,9 @@ TOKENS = 32_768
 MODELS = (("fixed", "scaled_base", "gpu"), ("learned", "learned", "gpu"), ("dense", "dense", "masked"))
 
 
-def time_attention(tiny: bool) -> Iterator[Row]:
-    yield from contests(tiny, ("dense", "masked", "gpu", "gpu" + LEARNED))
-
-
-def time_flex(tiny: bool) -> Iterator[Row]:
-    torch.compiler.set_stance("force_eager" if tiny else "default")
-    yield from contests(tiny, ("flex", "gpu"))
-
-
 def contests(tiny: bool, names: tuple[str, ...]) -> Iterator[Row]:
+    """Each of `names` against the others and the peak, a length and a pass at a time."""
+    torch.compiler.set_stance("force_eager" if tiny else "default")
     for T in (16,) if tiny else (1024, 4096, 16384):
         setting = Setting(kv_heads=2) if tiny else replace(Setting.here(), batch=TOKENS // T, kv_heads=2)
         scope = Scope((T,), rounds=1, seconds=0, names=names) if tiny else Scope((T,), seconds=4.0, names=names)

@@ -11,16 +11,12 @@ from suite.evals.zero_shot import Item, shares, stream
 LENGTHS = (2, 3, 4)         # variable-to-variable assignments, or clauses of a LEGO chain; as the published battery
 CHAINS = 3
 PAIRS = 8
-KEYS = ("apple", "bell", "book", "box", "cat", "chair", "cup", "desk", "dog", "door", "fish", "flag", "fork", "hat",
-        "key", "lamp", "leaf", "map", "moon", "nut", "pen", "ring", "rope", "ship", "shoe", "star", "table", "tree",
-        "wall", "wheel")
+KEYS = ("apple bell book box cat chair cup desk dog door fish flag fork hat key lamp leaf map moon nut pen ring rope "
+        "ship shoe star table tree wall wheel").split()
 # (singular, plural); verbs likewise: (third person singular, plural)
-NOUNS = (("boy", "boys"), ("girl", "girls"), ("dog", "dogs"), ("cat", "cats"), ("bird", "birds"), ("horse", "horses"),
-         ("teacher", "teachers"), ("friend", "friends"), ("king", "kings"), ("farmer", "farmers"))
-THINGS = (("box", "boxes"), ("tree", "trees"), ("house", "houses"), ("book", "books"), ("road", "roads"),
-          ("river", "rivers"))
-VERBS = (("runs", "run"), ("sleeps", "sleep"), ("walks", "walk"), ("sings", "sing"), ("plays", "play"),
-         ("waits", "wait"))
+NOUNS = [(noun, f"{noun}s") for noun in "boy girl dog cat bird horse teacher friend king farmer".split()]
+THINGS = [("box", "boxes"), *((thing, f"{thing}s") for thing in "tree house book road river".split())]
+VERBS = [(f"{verb}s", verb) for verb in "run sleep walk sing play wait".split()]
 ACTIONS = ("saw", "found", "helped", "liked", "asked", "moved")
 PLACES = ("near", "behind", "under", "beside")
 DETERMINERS = (("this", "these"), ("that", "those"))
