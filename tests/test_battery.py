@@ -28,10 +28,6 @@ def items_of(task_name, count=60, limit=256):
     return build("battery", tasks=(task_name,), count=count).items(task_name, CORPUS, limit)
 
 
-def words(text):
-    return re.findall("[A-Za-z]+", text)
-
-
 def likelihood(log_p, tokens):
     return sum(float(log_p[a, b]) for a, b in zip(tokens, tokens[1:]))
 
@@ -80,9 +76,9 @@ def test_when_a_last_word_is_asked_then_it_stands_in_the_passage_before_its_sent
     assert len(items) == 60
     for item in items:
         before, _, sentence = item.prompt.rpartition(".")
-        assert sentence and item.candidates[0].strip() in words(before)
+        assert sentence and item.candidates[0].strip() in passages.WORD.findall(before)
         assert any(item.prompt + item.candidates[0] + "." in text for text in TEXTS)
-        assert item.chance == pytest.approx(1 / len(set(words(item.prompt.lower()))))
+        assert item.chance == pytest.approx(1 / len(set(passages.WORD.findall(item.prompt.lower()))))
     assert {item.candidates for item in items} == {(" river",)}, "the last one that can be asked"
 
 

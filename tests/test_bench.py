@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lib.errors import SuiteError
 from lib.patterns.learned import fractional_rungs
 from suite.bench import cases, counting, measure, memory, rows, run, tables, timing
-from suite.bench.cases import Setting, StepSetting, Tensors
+from suite.bench.cases import Setting, Tensors
 from suite.bench.measure import Bench, Scope, quiet
 from suite.bench.rows import Row
 from suite.bench.timing import Spread, interleaved, ratio
@@ -172,8 +172,8 @@ def test_when_everything_is_measured_then_every_measure_has_rows_with_all_that_a
     monkeypatch.setattr(counting, "COPIED", {"cpu": 2**16})
     monkeypatch.setattr("psutil.cpu_percent", lambda interval: 25.0)
     monkeypatch.setattr(measure.memory, "extra_memory", lambda setting, asked: [3.0 * n + 1 for n in range(len(asked))])
-    step = StepSetting.of(profiles.load("smoke"), 32, 4)
-    scope = Scope((16, 64), rounds=3, seconds=0, memory_lengths=(64,), plan_length=32, pattern_length=40, step=step)
+    scope = Scope((16, 64), rounds=3, seconds=0, memory_lengths=(64,), plan_length=32, pattern_length=40,
+                  steps=cases.step_runs(profiles.load("smoke"), 32, 4))
     heard = []
     found = measure.measure(dataclasses.replace(SMALL, batch=1), scope, heard.append)
     assert {row.measure for row in found if row.ratio is not None} == set(rows.MEASURES) - {"error"} and len(heard) > 8

@@ -54,7 +54,7 @@ def test_when_the_machine_was_benched_with_this_code_then_the_notebook_shows_tha
     monkeypatch.setattr(bench, "measure", measured)
     monkeypatch.setattr(bench, "code", lambda: "this code")
     assert measured_rows(parameters, profile, print) == [row("time", 2.0)] and len(asked) == 1
-    assert asked[0].lengths == parameters.lengths and asked[0].step.train.length == parameters.step_length
+    assert asked[0].lengths == parameters.lengths and asked[0].steps["dense"].train.length == parameters.step_length
     assert rows.read("smoke") == [row("time", 2.0)] and rows.read() == []
     benched = [row("time", 9.0, machine=machine(), code="this code")]
     rows.write(benched)

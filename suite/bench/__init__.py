@@ -11,15 +11,15 @@ STEP_LENGTH, STEP_WINDOW = 512, 6
 def run(quick: bool) -> None:
     """Measure everything, print it and write outputs/bench/bench.json; fewer lengths and rounds go into quick.json."""
     from suite.bench import measure, rows, tables
-    from suite.bench.cases import Setting, StepSetting
+    from suite.bench.cases import Setting, step_runs
     from suite.settings import profiles
     start = time.monotonic()
 
     def say(line: str) -> None:
         print(f"{time.monotonic() - start:4.0f} s  {line}", file=sys.stderr, flush=True)
-    step = StepSetting.of(profiles.load("small"), STEP_LENGTH, STEP_WINDOW)
-    scope = (measure.Scope((256, 1024, 4096), rounds=5, seconds=1.0, memory_lengths=(4096,), step=step) if quick else
-             measure.Scope((256, 512, 1024, 2048, 4096, 8192, 16384), memory_lengths=(1024, 4096, 16384), step=step,
+    steps = step_runs(profiles.load("small"), STEP_LENGTH, STEP_WINDOW)
+    scope = (measure.Scope((256, 1024, 4096), rounds=5, seconds=1.0, memory_lengths=(4096,), steps=steps) if quick else
+             measure.Scope((256, 512, 1024, 2048, 4096, 8192, 16384), memory_lengths=(1024, 4096, 16384), steps=steps,
                            flex=True))
     measured = measure.measure(Setting.here(), scope, say)
     path = rows.write(measured, "quick" if quick else "bench")

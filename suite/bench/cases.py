@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from lib import patterns
 from lib.attention import BACKENDS, sparse_attention
 from lib.attention.call import CACHE, Call, checked
-from lib.config import ModelConfig, PatternSpec, RunConfig, TrainConfig
-from lib.model import Transformer, build_model, build_pattern
+from lib.config import PatternSpec, RunConfig, TrainConfig
+from lib.model import Transformer, build_model
 from lib.patterns import Pattern
 from lib.step import autocast
 
@@ -193,40 +193,24 @@ def forget() -> None:
     Pattern.plan.cache_clear()
 
 
-@dataclass(frozen=True)
-class StepSetting:
-    """Model and recipe of a profile at a length, with about as many tokens a step, and its sparse model's window."""
-    model: ModelConfig
-    train: TrainConfig
-    window: int
-    rungs: int
-
-    @classmethod
-    def of(cls, profile: Profile, length: int, window: int) -> StepSetting:
-        batch = max(1, profile.train.batch * profile.train.length // length)
-        return cls(profile.model, replace(profile.train, length=length, batch=batch), window, profile.rungs)
-
-    @property
-    def sparse(self) -> PatternSpec:
-        return PatternSpec.of("scaled_base", schedule="linear", window=self.window, rungs=self.rungs)
-
-    @property
-    def keys(self) -> float:
-        """Keys a query of the sparse model, a mean over queries and layers."""
-        pairs = build_pattern(RunConfig(self.sparse, self.model, self.train)).pairs(self.train.length)
-        return pairs / self.model.layers / self.train.length
+def step_runs(profile: Profile, length: int, window: int) -> dict[str, RunConfig]:
+    """A dense and a sparse run: model and recipe of a profile at a length, with about as many tokens a step."""
+    batch = max(1, profile.train.batch * profile.train.length // length)
+    specs = {"dense": PatternSpec.of("dense"), "sparse": PatternSpec.of(
+        "scaled_base", schedule="linear", window=window, rungs=profile.rungs)}
+    train = replace(profile.train, length=length, batch=batch)
+    return {name: RunConfig(spec, profile.model, train) for name, spec in specs.items()}
 
 
-def steps(setting: StepSetting, device: torch.device) -> dict[str, Callable[[], float]]:
-    """A step by name: dense and sparse, in fp32 and, where the machine computes in it, bf16."""
+def steps(runs: dict[str, RunConfig], device: torch.device) -> dict[str, Callable[[], float]]:
+    """A step of each run by name, in fp32 and, where the machine computes in it, bf16."""
     from lib.training import build_optimizer
     from suite.settings.profiles import has_bf16
     made = {}
     for precision in ("fp32", "bf16") if has_bf16() else ("fp32",):
-        for name, spec in (("dense", PatternSpec.of("dense")), ("sparse", setting.sparse)):
-            run = RunConfig(spec, setting.model, replace(setting.train, precision=precision))
-            model = build_model(run).to(device)
-            made[f"{name} {precision}"] = step_of(model, build_optimizer(model, run.train), run.train, device)
+        for name, run in runs.items():
+            model, train = build_model(run).to(device), replace(run.train, precision=precision)
+            made[f"{name} {precision}"] = step_of(model, build_optimizer(model, train), train, device)
     return made
 
 

@@ -13,9 +13,11 @@ import torch
 
 from lib import paths, patterns
 from lib.attention import BACKENDS, choose
+from lib.config import RunConfig
 from lib.errors import SuiteError
+from lib.model import build_pattern
 from suite.bench import cases, counting, memory
-from suite.bench.cases import BASELINE, LEARNED, OTHERS, Setting, StepSetting
+from suite.bench.cases import BASELINE, LEARNED, OTHERS, Setting
 from suite.bench.counting import PASSES
 from suite.bench.rows import Row
 from suite.bench.timing import Samples, Spread, Timed, by_clock, interleaved, ratio
@@ -38,7 +40,7 @@ class Scope:
     memory_lengths: tuple[int, ...] = ()
     plan_length: int = 1024
     pattern_length: int = 1024
-    step: StepSetting | None = None
+    steps: dict[str, RunConfig] = field(default_factory=dict)       # runs of which a training step is timed
     flex: bool = False              # FlexAttention too, for which a compiler needs seconds at every length
     names: tuple[str, ...] = ()     # the attentions that are timed; empty: all that this machine has
 
@@ -252,17 +254,18 @@ class Bench:
                               keys=keys) for name, (backend, keys) in about.items()]
 
     def training(self) -> list[Row]:
-        if (setting := self.scope.step) is None:
+        if not self.scope.steps:
             return []
-        T, model, rows = setting.train.length, setting.model, []
-        samples = self.interleaved(f"training steps, T = {T}", cases.steps(setting, self.setting.device))
-        sparse = f"scaled_base, {', '.join(f'{name}={value}' for name, value in setting.sparse.parameters)}"
+        T, rows = self.scope.steps["dense"].train.length, []
+        samples = self.interleaved(f"training steps, T = {T}", cases.steps(self.scope.steps, self.setting.device))
         for name in (name for name in samples if name != BASELINE):
             kind, precision = name.split()
-            pattern, keys = (sparse, setting.keys) if kind == "sparse" else ("dense", (T + 1) / 2)
+            run = self.scope.steps[kind]
+            pattern = ", ".join([run.pattern.name, *(f"{key}={value}" for key, value in run.pattern.parameters)])
             rows.append(self.compared("training_step", name, BASELINE, "step", T, samples[name], samples[BASELINE],
-                                      pattern=pattern, keys=keys, dtype=precision, head_dim=model.head_dim,
-                                      heads=f"{setting.train.batch * model.heads}, {model.kv_heads}"))
+                                      pattern=pattern, keys=build_pattern(run).pairs(T) / run.model.layers / T,
+                                      dtype=precision, head_dim=run.model.head_dim,
+                                      heads=f"{run.train.batch * run.model.heads}, {run.model.kv_heads}"))
         return rows
 
 

@@ -32,14 +32,14 @@ def measured(parameters: Parameters, profile: Profile, say: Callable[[str], None
     """What the last full `make bench` measured, if it was on this machine and of this code; else measured now, at these
     parameters, and kept as `outputs/bench/<profile>.json`. `say` hears what is being measured."""
     from suite.bench import rows
-    from suite.bench.cases import Setting, StepSetting
+    from suite.bench.cases import Setting, step_runs
     from suite.bench.measure import Scope, code, measure
     known = rows.read()
     if known and {(row.machine, row.code) for row in known} == {(machine(), code())}:
         return known
-    step = StepSetting.of(profile, parameters.step_length, parameters.window)
+    steps = step_runs(profile, parameters.step_length, parameters.window)
     scope = Scope(parameters.lengths, parameters.rounds, parameters.seconds, memory_lengths=parameters.lengths,
-                  plan_length=parameters.pattern_length, pattern_length=parameters.pattern_length, step=step)
+                  plan_length=parameters.pattern_length, pattern_length=parameters.pattern_length, steps=steps)
     found = measure(Setting.here(), scope, say)
     rows.write(found, profile.name)
     return found

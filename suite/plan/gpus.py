@@ -10,6 +10,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
+
+import pandas as pd
 
 from lib import paths
 from lib.config import ModelConfig, PatternSpec, RunConfig, TrainConfig
@@ -35,16 +38,8 @@ class Gpu:
         return 1e12 * (self.bf16 if precision == "bf16" else self.fp32)
 
 
-GPUS = {
-    "h200": Gpu("H200", 989.5, 67.0, 141, "NVIDIA H200 data sheet, SXM"),
-    "h100": Gpu("H100", 989.5, 67.0, 80, "NVIDIA H100 data sheet, SXM"),
-    "a100": Gpu("A100 80GB", 312.0, 19.5, 80, "NVIDIA A100 data sheet"),
-    "a100-40gb": Gpu("A100 40GB", 312.0, 19.5, 40, "NVIDIA A100 data sheet"),
-    "l40s": Gpu("L40S", 362.0, 91.6, 48, "NVIDIA L40S data sheet"),
-    "a10": Gpu("A10", 125.0, 31.2, 24, "NVIDIA A10 data sheet"),
-    "rtx-4090": Gpu("RTX 4090", 165.2, 82.6, 24, "NVIDIA Ada GPU architecture paper, appendix A"),
-    "rtx-3090": Gpu("RTX 3090", 71.0, 35.6, 24, "NVIDIA Ampere GA102 architecture paper, appendix A"),
-}
+GPUS = {known: Gpu(*facts) for known, *facts in
+        pd.read_csv(Path(__file__).with_suffix(".csv")).itertuples(index=False, name=None)}
 OTHERS = {"ti", "laptop", "super", "d", "pcie", "nvl"}      # words for a slower or faster GPU of the same name
 PUBLISHED = "rtx-3090"                  # what the Fibonacci paper trained on
 SEED = 42                               # of its 21 models and of dense; other seeds are replicates

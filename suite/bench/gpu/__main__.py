@@ -1,4 +1,17 @@
-"""The parts, each in a process of its own; the JSON file, and what is printed."""
+"""What the GPU backend is worth on this machine: `make gpu-check`, or with another Python `python3 -m suite.bench.gpu`.
+
+Needs little beside torch, triton and numpy, so it runs with what a GPU machine has. Four parts, each in a process of
+its own that is ended when its time is up, so that the whole takes less than eight minutes whatever happens:
+
+verify  values and gradients of every form of keys, float32 and bfloat16, against the float64 reference on the GPU
+time    attention forward and forward + backward at 32,768 tokens, T = 1k, 4k and 16k: gpu against SDPA and masked
+flex    the same against compiled FlexAttention with the pattern's `mask_mod`
+train   steps of the paper's configuration (60.85 M parameters, 32 windows of 1024 tokens, bfloat16) on random tokens
+
+One JSON file is written anew after each part: `rows` (see `suite.bench.rows`), `fields` (what they mean), `parts` (how
+each ended) and `machine`. The exit status is 1 if a verification or a part failed, 2 if there is no GPU. With
+TRITON_INTERPRET=1 all is tiny and runs on the CPU.
+"""
 
 import argparse
 import contextlib
@@ -19,7 +32,6 @@ import torch
 from lib import paths
 from lib.attention import gpu
 from lib.files import write_atomically
-from suite.bench import gpu as gpu_check
 from suite.bench.cases import LEARNED
 from suite.bench.gpu import speed, verify
 from suite.bench.rows import FIELDS
@@ -85,7 +97,7 @@ def figures(row: Plain) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python3 -m suite.bench.gpu", description=gpu_check.__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python3 -m suite.bench.gpu", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="the JSON file (outputs/gpu/gpu-check.json)")
     parser.add_argument("--tiny", action="store_true", help="a few small cases on the CPU; needs TRITON_INTERPRET=1")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
