@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -107,8 +106,7 @@ def test_when_verification_fails_then_the_exit_status_is_one(ok, status, code, m
     assert json.loads((tmp_path / "out.json").read_text())["rows"] == [row]
 
 
-def test_when_it_is_asked_for_then_it_takes_less_than_eight_minutes_and_make_runs_it_and_help_names_it():
+def test_when_it_is_asked_for_then_it_takes_less_than_eight_minutes_and_make_runs_it():
     assert sum(__main__.LIMITS.values()) <= 460 and set(__main__.LIMITS) == set(__main__.PARTS)
     makefile = (paths.ROOT / "Makefile").read_text("utf-8")
     assert "$(PY) -m suite.bench.gpu $(ARGS)" in makefile.partition("\ngpu-check:")[2].partition("\n\n")[0]
-    assert re.search(r"^\t@echo \"make gpu-check .*python3 -m suite.bench.gpu", makefile, re.MULTILINE)
