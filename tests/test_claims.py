@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from claim_results import ClaimDatabase, judged, one, small, verdict_of
+from made_up_results import MadeUpDatabase, judged, one, small, verdict_of
 from plans import planned
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
@@ -25,7 +25,7 @@ from lib.patterns.learned import alpha_of
 from suite.bench.rows import Row
 from suite.claims import Claim, Judgement, as_json, judge, load
 from suite.claims.ledger import DOCUMENTS, LEDGER, Call
-from suite.claims.measures import Measure, Part, known
+from suite.claims.measures import Measure, Part, known, runs
 from suite.claims.measures.facts import mean_hops
 from suite.claims.region import KINDS, Region, decide
 from suite.evals import EvalResult
@@ -35,7 +35,6 @@ from suite.notebook import Notebook, source_of
 from suite.report import ledger
 from suite.run.database import Database, Facts
 from suite.settings import profiles
-from suite.study import comparisons
 from suite.study.findings.learned_alpha import travel
 from suite.study.frames import NotTested, Study
 from suite.study.stats import Interval
@@ -170,7 +169,7 @@ def verdicts(*values, exact=()):
                      notebook="01_window_sweep", section="The experiment",
                      measure=Call(kind=Measure(function, "nats", exact)))
     claims = [claim(str(at), value, at >= len(values)) for at, value in enumerate([*values, *exact])]
-    return list(judged(ClaimDatabase(), claims=claims).values())
+    return list(judged(MadeUpDatabase(), claims=claims).values())
 
 
 def test_when_evidence_differs_then_so_does_the_verdict():
@@ -261,7 +260,7 @@ def test_when_results_are_made_up_then_no_measure_fails_at_any_profile_and_json_
     tested, keys = set(), {"identifier", "document", "statement", "verdict", "effect", "interval", "unit", "p", "seeds",
                            "runs", "published", "published_source", "rule", "notebook", "section"}
     for profile in ("smoke", "overnight"):
-        found = judged(ClaimDatabase(unpaired=0.05), profile)
+        found = judged(MadeUpDatabase(unpaired=0.05), profile)
         entries = json.loads(json.dumps(as_json(list(found.values())), allow_nan=False))
         assert [entry["identifier"] for entry in entries] == list(CLAIMS)
         for entry, own in zip(entries, found.values(), strict=True):
@@ -296,7 +295,7 @@ def test_when_no_notebook_is_finished_then_only_what_needs_no_run_is_judged(unfi
         assert own.claim.exact or own.verdict == "not tested", own.claim.id
         assert own.claim.document == "audit" or own.runs == ()
     claims = [CLAIMS[name] for name in ("fib-dense-degrades", "fib-ramp-beats-fixed")]
-    done, open_ = judged(ClaimDatabase(unpaired=0.05), claims=claims, finished=["03_extrapolation"]).values()
+    done, open_ = judged(MadeUpDatabase(unpaired=0.05), claims=claims, finished=["03_extrapolation"]).values()
     assert done.runs and open_.verdict == "not tested"
 
 
@@ -327,9 +326,9 @@ CASES = [
 def test_when_a_loss_turns_then_the_verdict_does(name, where, good, bad):
     there = where if callable(where) else lambda job, *_: job.labels.series == where
     for loss, verdict in ((good, "supported"), (bad, "contradicted")):
-        own = verdict_of(name, ClaimDatabase(lambda *run: loss if there(*run) else 3.0, unpaired=0.001))
+        own = verdict_of(name, MadeUpDatabase(lambda *run: loss if there(*run) else 3.0, unpaired=0.001))
         assert own.verdict == verdict, own.sentence
-    noisy = verdict_of(name, ClaimDatabase(unpaired=1.0))                        # no difference, in much noise
+    noisy = verdict_of(name, MadeUpDatabase(unpaired=1.0))                        # no difference, in much noise
     assert noisy.verdict == "undecided" or noisy.low is None, noisy.sentence
 
 
@@ -368,7 +367,7 @@ COPIES = {"right": one(RAMP, 0.9, 0.1)}
     ("suite-rungs-pay-beyond-the-window", FAR, "supported", -0.3 * 2 / 5),
     ("suite-rungs-pay-beyond-the-stack", {}, "undecided", 0.0)])
 def test_when_another_number_turns_then_the_verdict_does(name, numbers, verdict, effect):
-    own = verdict_of(name, ClaimDatabase(**numbers))
+    own = verdict_of(name, MadeUpDatabase(**numbers))
     assert own.verdict == verdict, own.sentence
     assert own.effect == pytest.approx(effect, abs=0.02)
     assert not name.endswith("stack") or own.seeds == 3 and "97 or more" in own.sentence
@@ -382,7 +381,7 @@ def test_when_the_difference_moves_with_tokens_or_context_then_the_slope_is_foun
         chance = np.random.default_rng([train.seed, train.tokens]).normal(0, 1e-4)
         size = train.tokens if what == "tokens" else train.length
         return 3 + (chance + slope * np.log2(size / 256)) * (job.labels.series == RAMP)
-    own = verdict_of(f"suite-rungs-gain-with-{what}", ClaimDatabase(loss, unpaired=0.0005))
+    own = verdict_of(f"suite-rungs-gain-with-{what}", MadeUpDatabase(loss, unpaired=0.0005))
     assert own.verdict == verdict, own.sentence
     assert own.effect == pytest.approx(doublings * slope, abs=1e-3) and own.seeds == 1
 
@@ -392,23 +391,23 @@ def test_when_a_profile_trains_less_then_the_claim_is_not_tested_and_says_why():
                          "seeds": [42]}, n03={"masks": []})
     for name, said in (("rungs-gain-with-tokens", "trains too few"), ("rungs-gain-with-context", "profile small"),
                        ("ramp-copies-further-than-local", "profile small"), ("window-rescues-dense", "mask=window")):
-        own = verdict_of(f"suite-{name}", ClaimDatabase(), without)
+        own = verdict_of(f"suite-{name}", MadeUpDatabase(), without)
         assert own.verdict == "not tested" and said in own.sentence, own
 
 
 def test_when_the_range_holds_two_sigmas_then_both_are_compared_at_each_budget():
     wide = small(n04={"sigmas": [0.5, 0.8, 0.85, 1.2], "budgets": [16, 32]})
-    assert len(verdict_of("pl-beats-local", ClaimDatabase(unpaired=0.001), wide).runs) == 2 * (2 + 1)
+    assert len(verdict_of("pl-beats-local", MadeUpDatabase(unpaired=0.001), wide).runs) == 2 * (2 + 1)
 
 
 def test_when_dense_is_stopped_at_equal_compute_then_its_loss_there_counts():
     """The made-up curve falls from 3.1 at step 10 to 3.05 at step 20, its end; the mask needs fewer operations."""
-    tokens, compute = (verdict_of(f"pl-matches-dense-at-equal-{what}", ClaimDatabase(unpaired=0.001))
+    tokens, compute = (verdict_of(f"pl-matches-dense-at-equal-{what}", MadeUpDatabase(unpaired=0.001))
                        for what in ("tokens", "compute"))
     assert 0.0 < tokens.effect - compute.effect < 0.05
 
 
-class Shifted(ClaimDatabase):
+class Shifted(MadeUpDatabase):
     """The ramp's loss is `gain` lower at positions from `first` on, at evaluation length `at` (or every length)."""
     def array(self, job, evaluation, name):
         found, (first, at, gain) = super().array(job, evaluation, name), self.numbers["shift"]
@@ -434,21 +433,21 @@ def test_when_a_mask_rescues_dense_then_it_is_the_changed_model_that_is_compared
         far = length > job.run.train.length and job.labels.series == "Dense"
         return 3.0 + 0.5 * (far and variant == "") - 0.1 * (far and variant == "mask=window")
     names = ("suite-window-rescues-dense", "suite-rescued-dense-beats-the-ramp", "fib-dense-degrades")
-    found = judged(ClaimDatabase(loss, unpaired=0.001), claims=[CLAIMS[name] for name in names])
+    found = judged(MadeUpDatabase(loss, unpaired=0.001), claims=[CLAIMS[name] for name in names])
     assert {own.verdict for own in found.values()} == {"supported"}
 
 
 def test_when_three_seeds_are_trained_then_claims_count_them_and_hear_seeds_that_disagree():
     def found(spread, seeds):
         loss = one(RAMP, lambda job: 2.95 + spread * (job.run.train.seed - 43), lambda job: 3.0)
-        database = ClaimDatabase(lambda job, *_: loss(job)(job), unpaired=0.001)
+        database = MadeUpDatabase(lambda job, *_: loss(job)(job), unpaired=0.001)
         return verdict_of("fib-ramp-beats-fixed", database, small(n01={"seeds": seeds}))
     agreeing, disagreeing, two = found(0.0, [42, 43, 44]), found(0.1, [42, 43, 44]), found(0.1, [42, 43])
     assert (agreeing.verdict, agreeing.seeds, len(agreeing.runs)) == ("supported", 3, 6)
     assert disagreeing.verdict == "undecided" and disagreeing.high - disagreeing.low > 0.2
     assert two.verdict == "supported" and ", two seeds, a new seed would show the opposite sign in " in two.sentence
     moved = {42: 0.01, 43: 0.02, 44: 0.03}
-    database = ClaimDatabase(alpha=lambda job: moved.get(job.run.train.seed, 0.0))
+    database = MadeUpDatabase(alpha=lambda job: moved.get(job.run.train.seed, 0.0))
     own = verdict_of("fib-alpha-is-inert", database, small(n02={"seeds": list(moved)}))
     assert own.effect == pytest.approx(0.02) and own.low < 0.01 < 0.03 < own.high and own.seeds == 3
 
@@ -463,7 +462,7 @@ def test_when_one_seed_is_trained_then_the_noise_of_the_patterns_with_three_deci
             rng = np.random.default_rng([job.run.train.seed, len(job.labels.series)])
             return 3.0 - 0.1 * (job.labels.series == "Power law") + of_seed * rng.normal()
         name = "suite-power-law-beats-local"
-        return judged(ClaimDatabase(loss, unpaired=0.001), profile, [CLAIMS[name]], noise=None)[name]
+        return judged(MadeUpDatabase(loss, unpaired=0.001), profile, [CLAIMS[name]], noise=None)[name]
     quiet, loud, alone = found(0.001), found(0.2), found(0.001, "small")
     assert (quiet.verdict, quiet.seeds, loud.verdict) == ("supported", 1, "undecided")
     assert quiet.flip < 0.01 < 0.1 < loud.flip and loud.high - loud.low > 10 * (quiet.high - quiet.low)
@@ -475,8 +474,8 @@ def test_when_one_seed_is_trained_then_the_noise_of_the_patterns_with_three_deci
 def test_when_a_learned_alpha_is_measured_alone_then_its_cost_is_judged(monkeypatch, ratio, busy, verdict):
     row = Row("learned_over_fixed", "cpu", "cpu", "forward", 4096, ratio, (ratio - 0.1, ratio + 0.1), 9, busy=busy)
     shorter = Row("learned_over_fixed", "cpu", "cpu", "forward", 256, 99.0, (98.0, 99.0), 9)
-    monkeypatch.setattr(comparisons, "read", lambda name: [shorter, row])
-    own = verdict_of("fib-learned-costs-five-times", ClaimDatabase())
+    monkeypatch.setattr(runs, "read", lambda name: [shorter, row])
+    own = verdict_of("fib-learned-costs-five-times", MadeUpDatabase())
     assert own.verdict == verdict and (own.effect == ratio or "50% of the cores" in own.sentence)
 
 
@@ -487,7 +486,7 @@ def test_when_two_models_have_different_seeds_then_those_of_both_are_compared():
         return job.run.train.seed == 44
     def ramp(job):
         return job.labels.series == RAMP
-    database = ClaimDatabase(lambda job, *_: 9.0 if last(job) else 3.0 - 0.1 * ramp(job))
+    database = MadeUpDatabase(lambda job, *_: 9.0 if last(job) else 3.0 - 0.1 * ramp(job))
     study = Study([job for job in jobs if not (ramp(job) and last(job))], database)
     of_ramp, local, dense = (study.model(name) for name in (RAMP, LOCAL, "Dense"))
     both = study.difference(of_ramp, dense)
@@ -503,7 +502,7 @@ def test_when_several_windows_are_trained_then_each_is_compared_with_its_own_par
     def loss(job, *_):
         window = job.labels.window
         return 3.0 if window is None else 3.28 - 0.02 * window - 0.1 * (job.labels.series == RAMP)
-    ramp, larger, dense = judged(ClaimDatabase(loss, unpaired=0.001), small(n01={"windows": [6, 8, 10]}),
+    ramp, larger, dense = judged(MadeUpDatabase(loss, unpaired=0.001), small(n01={"windows": [6, 8, 10]}),
                                  [CLAIMS[name] for name in names]).values()
     assert ramp.effect == pytest.approx(-0.1, abs=1e-3) and "decides among 3" in ramp.sentence and len(ramp.runs) == 6
     assert larger.effect == pytest.approx(-0.08, abs=1e-3)

@@ -148,7 +148,7 @@ def test_when_width_and_length_are_set_then_ratios_and_tokens_a_step_are_kept_an
 
 @pytest.mark.parametrize("name", names())
 def test_when_runs_are_finished_then_the_table_has_the_documented_columns_and_controls_have_their_pairs(name):
-    jobs, database = planned(name), MadeUpDatabase(lambda job, length, variant: 3.0)
+    jobs, database = planned(name), MadeUpDatabase()
     assert planned.__wrapped__(name) == jobs, "a plan is a function of its parameters"
     table, again = (tidy(name, order, database) for order in (jobs, jobs[::-1]))
     assert list(table.columns) == list(COLUMNS) and len(table) and table.equals(again)

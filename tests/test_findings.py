@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from made_up_results import WINDOWS, MadeUpDatabase, one, results
+from made_up_results import TOKENS, MadeUpDatabase, one, results
 from plans import planned
 
 from lib import paths as where
@@ -49,7 +49,7 @@ def test_when_several_windows_are_trained_then_names_tell_them_apart():
 
 
 def test_when_the_plan_is_shown_then_its_controls_have_their_pairs_and_one_that_is_off_is_refused(monkeypatch, capsys):
-    study = results(SWEEP, lambda series, length, variant: 3.0)
+    study = results(SWEEP)
     nb = SimpleNamespace(study=study, note=print)
     assert "Local window, equal edges" in Notebook.plan(nb).to_html() and "within 0." in capsys.readouterr().out
     monkeypatch.setattr(Study, "plan", study.plan.assign(**{"equal to": study.plan["equal to"] * 1.05}))
@@ -58,10 +58,10 @@ def test_when_the_plan_is_shown_then_its_controls_have_their_pairs_and_one_that_
 
 
 def test_when_a_loss_is_read_then_it_is_what_the_windows_say_and_positions_select_bins():
-    study = results(SWEEP, lambda series, length, variant: 3.0, noise=0.0)
+    study = results(SWEEP, noise=0.0)
     dense = study["Dense"]
     windows = study.windows(dense)
-    assert len(windows) == 2 and all(np.allclose(domain, 3.0) and domain.shape == (1, WINDOWS) for domain in windows)
+    assert len(windows) == 2 and all(np.allclose(domain, 3.0) and domain.shape == (1, TOKENS // 64) for domain in windows)
     assert np.allclose(study.windows(dense, positions=(8, 32))[0], 3.0)
     assert study.losses()["Dense"] == pytest.approx(3)
     assert study.summary().loc["Dense", "mean"] == pytest.approx(math.e**3)
@@ -74,7 +74,7 @@ def test_when_a_loss_is_read_then_it_is_what_the_windows_say_and_positions_selec
 
 
 def test_when_lengths_are_compared_then_the_same_tokens_are():
-    study = results("03_extrapolation", lambda series, length, variant: 3.0 + (length > 64) * 0.5, noise=1.0)
+    study = results("03_extrapolation", lambda job, length, variant: 3.0 + (length > 64) * 0.5, noise=1.0)
     grew = study.growth(study["Dense"], 256)
     assert grew.estimate == pytest.approx(0.5) and grew.high - grew.low < 1e-9      # the windows' noise cancels
     with pytest.raises(SuiteError, match="multiple"):
@@ -107,7 +107,7 @@ def test_when_ours_is_beside_the_published_then_both_are_against_fixed_rungs_in_
 
 
 def test_when_the_published_gain_is_read_then_it_is_smaller_in_the_first_bin():
-    gain, second = window_sweep.published_gain(), published_csv("position_loss", "window == 8 and bin == 1")
+    gain, second = published.ramp_gain("position"), published_csv("position_loss", "window == 8 and bin == 1")
     nll = second[second["base"] == "fibonacci"].groupby(["schedule", "dataset"])["nll"].first()
     assert gain.loc[128].to_dict() == pytest.approx((nll["fixed"] - nll["staggered"]).to_dict())
     mean = gain.mean(axis=1)
@@ -131,7 +131,7 @@ def test_when_a_model_keeps_or_loses_its_perplexity_then_it_is_beside_the_publis
     theirs = published_csv("length_extrapolation", "base == 'dense'")
     mean = {length: float(np.exp(np.log(own).mean())) for length, own in theirs.groupby("eval_length")["perplexity"]}
     for rises in ("Dense", RAMP):
-        study = results("03_extrapolation", lambda name, length, _, rises=rises: 3 + (length > 64) * (name == rises))
+        study = results("03_extrapolation", lambda job, length, _, rises=rises: 3 + (length > 64) * (job.labels.series == rises))
         dense = extrapolation.beside_published(study, (1, 2, 4), 4).loc[("Dense", 4)]
         assert dense["published, %"] == pytest.approx(100 * (mean[4096] / mean[1024] - 1))
         assert dense["ours, %"] == pytest.approx(100 * math.expm1(rises == "Dense"), abs=1e-6)
@@ -141,7 +141,7 @@ def test_when_a_model_keeps_or_loses_its_perplexity_then_it_is_beside_the_publis
 
 def test_when_a_change_at_evaluation_helps_or_hurts_then_the_tables_of_variants_show_it():
     changed = {"rope=ntk": 0.1, extrapolation.FROZEN: 0.6}
-    study = results("03_extrapolation", lambda series, length, variant: 3.0 + (length > 64) * changed.get(variant, 0.5))
+    study = results("03_extrapolation", lambda job, length, variant: 3.0 + (length > 64) * changed.get(variant, 0.5))
     helped = extrapolation.variants(study, "Dense")
     assert len(helped) == 6 and all(model == study["Dense"] for model, _ in helped.values())
     growth = extrapolation.growth_table(study, helped, 256)
@@ -213,7 +213,7 @@ def test_when_words_are_looked_at_then_the_audits_facts_follow():
 
 def test_when_tasks_are_trained_with_and_without_a_window_then_each_is_a_row_of_its_own():
     jobs = planned("05_christoffel", task_windows=(0, 4), task_masks=("dense", "words", "local"))
-    study = Study(jobs, MadeUpDatabase(lambda *_: 3.0, accuracy=lambda job: 0.25 + (job.labels.window or 0) / 10))
+    study = Study(jobs, MadeUpDatabase(right=lambda job: 0.25 + (job.labels.window or 0) / 10))
     table = task_table(study)
     assert set(table["group"]) == {"copying"} and len(table) == 7 and table.loc["Christoffel 8/64", "chance"] == 0.1
     assert {"Dense", "Christoffel 7/64", "Christoffel 7/64, W=4", "Local window, equal edges, W=4"} <= set(table.index)
@@ -225,8 +225,7 @@ def test_when_tasks_are_trained_with_and_without_a_window_then_each_is_a_row_of_
 
 def test_when_one_model_answers_better_then_battery_context_and_ladder_show_it_beside_the_published_sign():
     jobs = planned("06_capacity_battery", models=("fibonacci/fixed", "fibonacci/linear"), widths=(16,))
-    accuracy = lambda job: 0.9 if job.labels.series == RAMP else 0.5                           # noqa: E731
-    study = Study(jobs, MadeUpDatabase(lambda *_: 3.0, accuracy))
+    study = Study(jobs, MadeUpDatabase(right=one(RAMP, 0.9, 0.5)))
     table = capacity_battery.battery_table(study)
     ramp = table.loc[RAMP]
     assert set(table["group"]) == {"lambada", "blimp"} and (ramp["low"] > 0.5).all() and (ramp["chance"] == 0.25).all()

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from claim_results import ClaimDatabase
+from made_up_results import MadeUpDatabase
 from plans import loaded, planned
 
 from lib.patterns import build
+from suite import published
 from suite.experiments.long_rungs import recurrence_edges, rungs_within
 from suite.study import comparisons
 from suite.study.comparisons import LOCAL, beside_local, token_trend
@@ -21,7 +22,7 @@ def series(job) -> str:
     return job.labels.series
 
 
-def study(gain=lambda job: 0.0, profile="small", database=ClaimDatabase, **numbers) -> Study:
+def study(gain=lambda job: 0.0, profile="small", database=MadeUpDatabase, **numbers) -> Study:
     """The models of a profile; the ramp's runs have `gain(job)` nats more than the others, and every run some noise."""
     def loss(job, *_):
         chance = np.random.default_rng([job.run.train.seed, job.run.train.tokens]).normal(0, 1e-4)
@@ -113,8 +114,8 @@ def test_when_the_difference_changes_with_tokens_then_slope_and_extrapolation_sa
     assert (band["high"] - band["low"]).iloc[-1] > 3 * (band["high"] - band["low"]).iloc[5]
     assert band.index[-1] == pytest.approx(rungs.PAPER_TOKENS)
     assert rungs.extrapolation({RAMP: None}).empty and rungs.line(None).empty
-    published = rungs.published_gain()
-    assert published.index.max() == band.index[-1].round() and (published.iloc[-1] > 0).tolist() == [True] * 4
+    gain = published.ramp_gain("tokens")
+    assert gain.index.max() == band.index[-1].round() and (gain.iloc[-1] > 0).tolist() == [True] * 4
 
 
 def test_when_losses_are_logged_on_the_way_then_their_difference_is_by_tokens_and_seed():
@@ -140,7 +141,7 @@ def test_when_far_evidence_pays_then_the_bins_beyond_the_window_are_lower_and_ma
 
 
 def test_when_the_answer_is_made_then_each_axis_names_where_the_ramp_is_better_and_where_worse():
-    class OnCode(ClaimDatabase):
+    class OnCode(MadeUpDatabase):
         def windows(self, job, length, variant, domain):
             return super().windows(job, length, variant, domain) - 0.1 * (domain == "code") * (series(job) == RAMP)
     made = study(lambda job: 0.05, database=OnCode,

@@ -10,6 +10,7 @@ import pandas as pd
 from lib import paths
 from suite.experiments.common import title
 
+TOKENS_A_STEP = 32_768          # of all runs
 REMARK = ("Published: 61 M parameters, 426 M tokens of web text, T = 1024, another tokeniser. "
           "Compare differences and directions, not perplexities.")
 
@@ -30,11 +31,15 @@ def window(ours: int) -> int:
     return ours if ours in (6, 8, 10, 12) else 8
 
 
-def ramp_gain(name: str, index: str) -> pd.DataFrame:
-    """Gain of the ramp over fixed rungs at W = 8, nats a token, by the column `index` and by dataset."""
+def ramp_gain(by: str) -> pd.DataFrame:
+    """Gain of the ramp over fixed rungs at W = 8, nats a token, by dataset and by training `tokens` or by `position`,
+    the first of a bin of 128."""
+    name, index, scale = {"tokens": ("training_curves", "step", TOKENS_A_STEP),
+                          "position": ("position_loss", "bin", 128)}[by]
     table = read(name).query("window == 8 and seed == 42 and base == 'fibonacci'")
     losses = table.pivot_table(index=index, columns=["schedule", "dataset"], values="nll")
-    return losses["fixed"] - losses["linear"]
+    gain = losses["fixed"] - losses["linear"]
+    return gain.set_axis(pd.Index(scale * gain.index, name=by))
 
 
 def spread_over_seeds() -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Comparisons that notebooks and the ledger both make, each in one function of a `Study` (`suite.study.frames`).
 
 A difference of losses alone is `Study.difference`; here stands what needs more: the recommended sigma, equal compute,
-context beyond the training length, speed, alphas, accuracies, and the local window at other tokens and lengths.
+context beyond the training length, alphas, accuracies, and the local window at other tokens and lengths.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,16 +13,14 @@ import pandas as pd
 
 from lib.config import TrainConfig
 from lib.patterns.learned import alpha_of
-from suite.bench.rows import Row, read
 from suite.experiments.base import Job
 from suite.plan.cost import training_flops
-from suite.study.frames import Model, NotTested, Numbers, Study, as_table, at_end, longer_minus, row
+from suite.study.frames import Model, NotTested, Numbers, Study, as_table, at_end, row
 from suite.study.stats import (Interval, Noise, Trend, Windows, accuracy, accuracy_difference, fit, linearised,
-                               mean_interval, minus, quantile)
+                               mean_interval, minus)
 
 LOCAL = "Local window, equal edges"
 RECOMMENDED = (0.8, 0.85)                       # the power-law document's range of sigma
-BUSY = 0.1                                      # share of the cores that others use: a time measured then is no result
 Pair = tuple[Model, Model]                      # a model and its local window
 
 
@@ -40,7 +38,7 @@ def recommended(study: Study, budget: int | None = None) -> list[Model]:
     return [m for m in models if m.labels.sigma in chosen and budget in (None, m.labels.budget)]
 
 
-# Equal compute, and speed
+# Equal compute
 
 def compute_share(model: Model, other: Model) -> float:
     """Operations of one training window of `model` over those of `other`."""
@@ -59,33 +57,10 @@ def at_equal_compute(study: Study, model: Model, other: Model) -> Interval:
         steps = curve.index.to_numpy(float)
         return max(0.0, float(np.interp(share * steps[-1], steps, curve.to_numpy(float))) - float(curve.iloc[-1]))
 
-    def losses(own: Model, seeds: Sequence[int]) -> Windows:
-        return study.windows(own, seeds=seeds)
-
     def stopped(own: Model, seeds: Sequence[int]) -> Windows:
         falls = np.array([left(own.by_seed[seed]) for seed in seeds])
-        return [domain + falls[:, None] for domain in losses(own, seeds)]
-    return study.compared(model, other, losses, stopped)
-
-
-def descent(study: Study, model: Model, other: Model) -> Interval:
-    """Training loss averaged over the steps, of `model` minus that of `other` (nats)."""
-    return study.compared(model, other, each_run(lambda job: float(study.curve(job, "train_loss").mean())))
-
-
-def learned_cost(study: Study, passes: str) -> tuple[Row, Interval]:
-    """What a learned alpha costs (`suite.bench.rows`), at the longest length that was measured; and the interval of the
-    median over rounds, from their quartiles as if they were normal."""
-    rows = [row for row in read(study.profile.name) if row.measure == "learned_over_fixed" and row.pass_ == passes
-            and row.ratio is not None and row.backend in ("cpu", "gpu")]
-    if not rows:
-        raise NotTested(f"notebook 07_efficiency has not measured a learned alpha at profile {study.profile.name}")
-    row = max(rows, key=lambda own: own.length)
-    if row.busy is not None and row.busy > BUSY:
-        raise NotTested(f"it was measured while other programs used {row.busy:.0%} of the cores")
-    df = row.rounds - 1
-    half = quantile(df) * 1.253 * (row.spread[1] - row.spread[0]) / 1.349 / row.rounds ** 0.5
-    return row, Interval(row.ratio, row.ratio - half, row.ratio + half, row.rounds, df=df)
+        return [domain + falls[:, None] for domain in study.windows(own, seeds=seeds)]
+    return study.compared(model, other, study.windows, stopped)
 
 
 # Beyond the training length, and by position
@@ -99,17 +74,6 @@ def context_gain(study: Study, model: Model, control: Model, length: int, varian
         return minus(*(study.windows(own, length, variant, positions, seeds)
                        for positions in ((T, length), (T // 2, T))))
     return study.compared(model, control, partial(gain, variant=variant), gain)
-
-
-def late_gain(study: Study, model: Model, other: Model, first: int = 0) -> Interval:
-    """What `model` gains over `other`, nats a token, in the later half of a window minus in its first positions, or (0)
-    minus before that half, from an eighth on."""
-    T = model.length
-    early = (0, first) if first else (T // 8, T // 2)
-
-    def gain(own: Model, seeds: Sequence[int]) -> Windows:
-        return minus(*(study.windows(own, positions=positions, seeds=seeds) for positions in ((T // 2, T), early)))
-    return study.compared(other, model, gain)
 
 
 # Learned alpha
@@ -135,56 +99,31 @@ def landscape(study: Study, model: Model) -> tuple[np.ndarray, list[str]]:
     return study.arrays(model.jobs, "alpha_landscape", "change"), sorted(set(rows["variant"]))
 
 
-# Influence of far tokens
-
-def far_from(study: Study, model: Model) -> int:
-    """First distance that counts as far: the experiment's, rounded up to the edge of a bin, a power of two."""
-    far = int(dict(study.evaluation(model.jobs[0], "gradient_flow").parameters)["far"])
-    return 1 << (far - 1).bit_length()
-
-
-def far_influence(study: Study, model: Model, other: Model) -> Interval:
-    """Share of the influence on a prediction that comes from far tokens: `model` minus `other`, on the same windows."""
-    far = far_from(study, model)
-
-    def shares(own: Model, seeds: Sequence[int]) -> Windows:
-        bins, edges = (study.arrays([own.by_seed[seed] for seed in seeds], "gradient_flow", name)
-                       for name in ("influence", "edges"))                              # (S, N, Q, bins)
-        return [(bins[..., edges[0, :-1] >= far].sum(axis=-1) / bins.sum(axis=-1)).mean(axis=2)]
-    return study.compared(model, other, shares)
-
-
 # Accuracy
 
-def items(study: Study, jobs: Sequence[Job], task: str) -> np.ndarray:
-    """Whether each item of a task of the battery is right, `[S, items]`."""
-    return study.arrays(jobs, "battery", f"correct.{task}")
+def answers(study: Study, jobs: Sequence[Job], task: str) -> np.ndarray:
+    """Whether a language model answers each item of a task of the battery, `[S, items]`; of a model that is trained on
+    tasks the share of right answers of each sequence that asks for some, `[S, N]`: those of one depend on one another.
+    """
+    if jobs[0].run.data.source == "text":
+        return study.arrays(jobs, "battery", f"correct.{task}")
+    both = [[study.array(job, "task", f"{kind}.{task}.{job.run.train.length}") for kind in ("correct", "count")]
+            for job in jobs]
+    return np.stack([right[count > 0] / count[count > 0] for right, count in both])
 
 
-def sequences(study: Study, jobs: Sequence[Job], split: str) -> np.ndarray:
-    """Share of right answers of each sequence that asks for some, `[S, N]`: answers of one depend on one another."""
-    def shares(job: Job) -> np.ndarray:
-        name = f"{split}.{job.run.train.length}"
-        right, count = (study.array(job, "task", f"{kind}.{name}") for kind in ("correct", "count"))
-        return right[count > 0] / count[count > 0]
-    return np.stack([shares(job) for job in jobs])
-
-
-def task_difference(study: Study, model: Model, other: Model, task: str,
-                    answers: Callable[..., np.ndarray] = sequences) -> Interval:
-    """Accuracy of `model` minus that of `other`, paired: trained on the task, or asked it (`items`)."""
+def task_difference(study: Study, model: Model, other: Model, task: str) -> Interval:
+    """Accuracy of `model` minus that of `other` at a task, paired."""
     both = zip(*study.paired(model, other), strict=True)
     return accuracy_difference(*(answers(study, jobs, task) for jobs in both),
-                               answer_noise(study, model, task, answers, paired=True))
+                               answer_noise(study, model, task, paired=True))
 
 
-def task_accuracy(study: Study, model: Model, task: str, answers: Callable[..., np.ndarray]) -> Interval:
-    """Accuracy of `model`: trained on the task (`sequences`), or asked it (`items`)."""
-    return accuracy(answers(study, model.jobs, task), answer_noise(study, model, task, answers, paired=False))
+def task_accuracy(study: Study, model: Model, task: str) -> Interval:
+    return accuracy(answers(study, model.jobs, task), answer_noise(study, model, task, paired=False))
 
 
-def answer_noise(study: Study, model: Model, task: str, answers: Callable[..., np.ndarray],
-                 paired: bool) -> Noise | None:
+def answer_noise(study: Study, model: Model, task: str, paired: bool) -> Noise | None:
     return study.noise(model, lambda own, seeds: [answers(study, [own.by_seed[seed] for seed in seeds], task)], paired)
 
 
@@ -193,7 +132,7 @@ def task_table(study: Study) -> pd.DataFrame:
     rows = []
     for model in [model for model in study.models if not model.text and model.asked("task")]:
         task, window = model.labels.task, f", W={model.labels.window}" if model.labels.window else ""
-        rows.append(row(task_accuracy(study, model, task, sequences), name=model.labels.series + window, group=task,
+        rows.append(row(task_accuracy(study, model, task), name=model.labels.series + window, group=task,
                         chance=study.value(model.jobs[0], "chance", split=task, length=model.length)))
     return pd.DataFrame(rows).set_index("name") if rows else pd.DataFrame()
 
@@ -220,12 +159,6 @@ def tokens_of(pair: Pair) -> int:
 def whole(pairs: Sequence[Pair]) -> list[Pair]:
     """The pairs that are trained on all of the profile's tokens."""
     return [pair for pair in pairs if pair[0].labels.share is None]
-
-
-def by_tokens(study: Study, series: str, length: int) -> pd.DataFrame:
-    """Loss of a series minus that of the local window, by training tokens."""
-    return as_table({tokens_of(pair): study.difference(*pair)
-                     for pair in sorted(beside_local(study, series, length), key=tokens_of)}, "tokens")
 
 
 def token_points(study: Study, series: str, length: int) -> tuple[pd.DataFrame, list[Windows]]:
@@ -257,19 +190,6 @@ def by_length(study: Study, series: str, share: float) -> pd.DataFrame:
     """Loss of a series minus that of the local window, by training length, at a share of a whole run's tokens."""
     pairs = at_share(study, series, share)
     return as_table({length: study.difference(*pair) for length, pair in pairs.items()}, "length")
-
-
-def length_change(study: Study, series: str, share: float) -> tuple[Interval, int, int]:
-    """`by_length` at the longest length minus that at the shortest, on the same held-out tokens; and both lengths."""
-    pairs = at_share(study, series, share)
-    short, long = min(pairs), max(pairs)
-    if short == long or long % short:
-        raise study.untrained(f"{series} at two lengths of which one divides the other")
-    far, near = (study.differences(*pairs[length]) for length in (long, short))
-    noises = [study.noise(pairs[length][0], lambda own, seeds: study.windows(own, seeds=seeds), True)
-              for length in (long, short)]
-    noise = Noise(sum(own.variance for own in noises), min(own.df for own in noises)) if all(noises) else None
-    return mean_interval(longer_minus(far, near, long // short), noise), short, long
 
 
 # Tokens whose context stood before

@@ -81,7 +81,7 @@ class Model:
         return any(own.name == evaluation for own in self.jobs[0].evaluations)
 
 
-Numbers = Callable[[Model, Sequence[int]], Windows]     # of a model's runs of these seeds: `[S, N]` a domain
+Numbers = Callable[..., Windows]     # `of(model, seeds=seeds)` of a model's runs of these seeds: `[S, N]` a domain
 
 
 class Study:
@@ -342,7 +342,7 @@ class Study:
     def noise(self, model: Model, of: Numbers | None = None, paired: bool = True) -> Noise | None:
         """How much `of` (by default the loss) of a pair of runs of one seed, or of one run, changes with the seed:
         pooled over the replicated models of the same recipe, size and data that have this number."""
-        of = of or _by_seeds(self.windows)
+        of = of or self.windows
 
         def recipe(own: Model) -> tuple[Any, ...]:
             return own.run.model, own.run.data, replace(own.run.train, seed=0, theta_lr=1.0)
@@ -351,20 +351,20 @@ class Study:
         numbers = []
         for own in alike:
             with suppress(SuiteError):                  # not asked for it, or not trained yet
-                numbers.append(np.mean([np.mean(stratum, axis=1) for stratum in of(own, seeds)], axis=0))
+                numbers.append(np.mean([np.mean(stratum, axis=1) for stratum in of(own, seeds=seeds)], axis=0))
         return Noise.pooled(numbers, paired)
 
     def compared(self, model: Model, other: Model, of: Numbers, of_other: Numbers | None = None) -> Interval:
-        """`of(model, seeds)` minus the same of `other` (or `of_other`), paired by seed. of: windows `[S, N]` by domain,
-        or one number a run, `[S, 1]`."""
+        """`of(model, seeds=seeds)` minus the same of `other` (or `of_other`), paired by seed. of: windows `[S, N]` by
+        domain, or one number a run, `[S, 1]`."""
         seeds = self.shared_seeds(model, other)
-        rows = minus(of(model, seeds), (of_other or of)(other, seeds))
+        rows = minus(of(model, seeds=seeds), (of_other or of)(other, seeds=seeds))
         return mean_interval(rows, self.noise(model, of, True) if len(seeds) < ENOUGH_SEEDS else None)
 
     def measured(self, model: Model, of: Numbers) -> Interval:
-        """`of(model, seeds)`, as in `compared`, of one model."""
+        """`of(model, seeds=seeds)`, as in `compared`, of one model."""
         noise = self.noise(model, of, False) if len(model.by_seed) < ENOUGH_SEEDS else None
-        return mean_interval(of(model, sorted(model.by_seed)), noise)
+        return mean_interval(of(model, seeds=sorted(model.by_seed)), noise)
 
     def differences(self, model: Model, other: Model, *, variant: str = "", other_variant: str = "",
                     seeds: Sequence[int] = (), **where: Any) -> Windows:
@@ -376,8 +376,8 @@ class Study:
     def difference(self, model: Model, other: Model, *, variant: str = "", other_variant: str = "",
                    **where: Any) -> Interval:
         """The mean of `differences`: nats a token, paired by window and by seed."""
-        a, b = (partial(self.windows, variant=own, **where) for own in (variant, other_variant))
-        return self.compared(model, other, _by_seeds(a), _by_seeds(b))
+        return self.compared(model, other, *(partial(self.windows, variant=own, **where)
+                                             for own in (variant, other_variant)))
 
     def growths(self, model: Model, length: int, variant: str = "", seeds: Sequence[int] = ()) -> Windows:
         """Loss of each window of `length` tokens, with `variant`, minus that at the training length on these tokens."""
@@ -386,7 +386,7 @@ class Study:
                             length // model.length)
 
     def growth(self, model: Model, length: int, variant: str = "") -> Interval:
-        return self.measured(model, _by_seeds(partial(self.growths, length=length, variant=variant)))
+        return self.measured(model, partial(self.growths, length=length, variant=variant))
 
     def against(self, reference: Model, models: Iterable[Model] | None = None, **where: Any) -> pd.DataFrame:
         """`difference` of language models (all of them by default) from `reference`, by name; lowest first."""
@@ -399,10 +399,6 @@ class Study:
         edges = self._array(model.jobs[0], self._perplexity(model.jobs[0], model.length, ""), f"edges.{model.length}")
         return as_table({a: self.difference(model, other, positions=(a, b))
                          for a, b in pairwise(edges.tolist())}, "position")
-
-
-def _by_seeds(of: Callable[..., Windows]) -> Numbers:
-    return lambda model, seeds: of(model, seeds=seeds)
 
 
 @lru_cache(maxsize=8)

@@ -1,8 +1,6 @@
 """Exact facts, in which there is no chance: of patterns, schedules and recipes, and of the Fibonacci paper's published
 tables (suite/published)."""
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +14,14 @@ from lib.config import TrainConfig
 from lib.errors import SuiteError
 from lib.patterns import Pattern, build
 from lib.patterns.christoffel import carry_word
-from lib.patterns.learned import alpha_of
-from lib.patterns.rungs import fibonacci
+from lib.patterns.learned import alpha_of, fractional_rungs
+from lib.patterns.rungs import base_rungs, fibonacci
 from suite import published
 from suite.claims.measures import Part, fact, measure
 from suite.claims.measures.runs import beside_recommended
 from suite.experiments.christoffel import split_word
 from suite.study import graph
-from suite.study.findings import christoffel, learned_alpha, power_law_sigma
+from suite.study.findings import christoffel, power_law_sigma
 from suite.study.frames import NotTested, Study
 
 PAPER_LENGTH = 1024
@@ -55,8 +53,10 @@ def untrained_layers(study: Study, *, bases: tuple[str, ...]) -> Iterator[Part]:
 
 @fact("key rows a query", "Key rows read with a learned alpha minus a fixed one")
 def key_rows_difference() -> int:
-    blended, fixed = learned_alpha.source_rows()
-    return blended - fixed
+    """At W = 8; a blended rung reads the two keys that it lies between."""
+    fixed = paper_pattern().plan(0, PAPER_LENGTH).distances
+    blended = fractional_rungs(base_rungs("fibonacci", 15, PAPER_LENGTH), 8, 0.997, PAPER_LENGTH)
+    return 9 + sum(1 + (t > 0) for _, t, _ in blended) - len(fixed)
 
 
 @fact("distances", "Distances beyond the window at W = {window}")
@@ -127,8 +127,11 @@ def new_neighbours_ratio(*, sigma: float, other: float, draws: int, radius: int)
 
 @fact("of the edges", "Edges that point to the future")
 def future_edges(*, sigma: float) -> float:
-    """Of the document's edges `j = (i + s d) mod n`."""
-    return power_law_sigma.future_share(sigma)
+    """Of the document's edges `j = (i + s d) mod n`, 48 draws a query."""
+    n, rng = PAPER_LENGTH, np.random.default_rng(0)
+    i = np.arange(n)[:, None]
+    d = rng.choice(np.arange(1, n // 2 + 1), (n, 48), p=power_law_sigma.law(sigma, 0, n // 2))
+    return ((i + d * rng.choice([-1, 1], d.shape)) % n > i).mean()
 
 
 @fact("times", "Expected degree at {long} tokens over that at {short}, sigma = {sigma:g}")

@@ -6,15 +6,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from suite.bench.rows import read
 from suite.claims.measures import Part, measure
 from suite.evals.zero_shot import called
 from suite.experiments.learned_alpha import PROBE
 from suite.study import comparisons
 from suite.study.comparisons import LOCAL, recommended
-from suite.study.frames import Model, NotTested, Study
-from suite.study.stats import Interval, Windows
+from suite.study.frames import Model, NotTested, Study, longer_minus
+from suite.study.stats import Interval, Noise, Windows, mean_interval, minus, quantile
 
 NATS = "nats a token"
+BUSY = 0.1                      # share of the cores that others use: a time measured then is no result
 Pairs = Iterable[tuple[Model, Model]]
 
 
@@ -59,19 +61,23 @@ def loss_growth(study: Study, *, series: tuple[str, ...], factor: int, variant: 
 @measure(NATS, every=True)
 def growth_difference(study: Study, *, series: tuple[str, ...], others: tuple[str, ...], factor: int) -> Iterator[Part]:
     """How much more the loss of `series` grows with the length than that of `others`."""
-    def difference(study: Study, model: Model, other: Model) -> Interval:
-        return study.compared(model, other, lambda own, seeds: study.growths(own, factor * own.length, seeds=seeds))
     what = f"Growth of the loss to {factor} times the training length, {{a.name}} minus {{b.name}}"
-    return compared(study, study.pairs(series, others), what, difference)
+    return compared(study, study.pairs(series, others), what, Study.compared,
+                    lambda own, seeds: study.growths(own, factor * own.length, seeds=seeds))
 
 
 @measure(NATS, every=True)
 def gain_by_position(study: Study, *, series: str, other: str, first: int = 0) -> Iterator[Part]:
     """How much more `series` gains over `other` in the later half of a window than in its first positions, or (0) than
     from an eighth to the half: the paper exempts the first of eight bins."""
+    def late_over_early(own: Model, seeds: Sequence[int]) -> Windows:
+        T = own.length
+        early = (0, first) if first else (T // 8, T // 2)
+        return minus(*(study.windows(own, positions=positions, seeds=seeds) for positions in ((T // 2, T), early)))
     where = f"in the first {first} positions" if first else "before it, from an eighth on"
     what = f"Gain of {{a.name}} over {{b.name}} in the later half of a window minus {where}"
-    return compared(study, study.pairs((series,), (other,)), what, comparisons.late_gain, first)
+    return compared(study, study.pairs((series,), (other,)), what,
+                    lambda study, a, b: study.compared(b, a, late_over_early))
 
 
 @measure(NATS, every=True)
@@ -120,8 +126,9 @@ def recommended_sigma_against(study: Study, *, other: str, at_equal_compute: boo
 def descent(study: Study, *, series: str, others: tuple[str, ...]) -> Iterator[Part]:
     """Training loss averaged over the steps, of `series` minus that of each of `others`; they have equal pairs, so that
     a step costs the same."""
+    mean = comparisons.each_run(lambda job: float(study.curve(job, "train_loss").mean()))
     return compared(study, study.pairs((series,), others), "Training loss of {a.name} minus {b.name}",
-                    comparisons.descent)
+                    Study.compared, mean)
 
 
 # Where long rungs pay against a local window of as many keys
@@ -142,10 +149,15 @@ def token_trend(study: Study, *, series: str) -> Iterator[Part]:
 def length_change(study: Study, *, series: str) -> Iterator[Part]:
     """Loss of `series` minus that of the local window, when both are trained at the longest length minus when at the
     shortest; the same held-out tokens, so many training tokens."""
-    share = study.parameters.length_fraction
-    change, short, long = comparisons.length_change(study, series, share)
-    yield Part(f"Loss of {series} minus local window, trained at {long} tokens of context minus at {short}", change,
-               sum(comparisons.at_share(study, series, share).values(), ()))
+    pairs = comparisons.at_share(study, series, study.parameters.length_fraction)
+    short, long = min(pairs), max(pairs)
+    if short == long or long % short:
+        raise study.untrained(f"{series} at two lengths of which one divides the other")
+    far, near = (study.differences(*pairs[length]) for length in (long, short))
+    noises = [study.noise(pairs[length][0]) for length in (long, short)]
+    noise = Noise(sum(own.variance for own in noises), min(own.df for own in noises)) if all(noises) else None
+    yield Part(f"Loss of {series} minus local window, trained at {long} tokens of context minus at {short}",
+               mean_interval(longer_minus(far, near, long // short), noise), sum(pairs.values(), ()))
 
 
 @measure(NATS)
@@ -190,8 +202,17 @@ def alpha_landscape(study: Study, *, series: str) -> Iterator[Part]:
 def speed_of_learned(study: Study, *, passes: str) -> Iterator[Part]:
     """Time of attention with a learned alpha over that with as many fixed distances, at the longest length: the suite's
     own backend, measured in turns while nothing trains."""
-    row, interval = comparisons.learned_cost(study, passes)
-    yield Part(f"Time with a learned alpha over fixed distances, {passes}, T = {row.length:,}", interval)
+    rows = [row for row in read(study.profile.name) if row.measure == "learned_over_fixed" and row.pass_ == passes
+            and row.ratio is not None and row.backend in ("cpu", "gpu")]
+    if not rows:
+        raise NotTested(f"notebook 07_efficiency has not measured a learned alpha at profile {study.profile.name}")
+    row = max(rows, key=lambda own: own.length)
+    if row.busy is not None and row.busy > BUSY:
+        raise NotTested(f"it was measured while other programs used {row.busy:.0%} of the cores")
+    # The standard error of a median over rounds, from their quartiles as if they were normal.
+    half = quantile(row.rounds - 1) * 1.253 * (row.spread[1] - row.spread[0]) / 1.349 / row.rounds ** 0.5
+    yield Part(f"Time with a learned alpha over fixed distances, {passes}, T = {row.length:,}",
+               Interval(row.ratio, row.ratio - half, row.ratio + half, row.rounds, df=row.rounds - 1))
 
 
 @measure("parameters", exact=True, every=True)
@@ -217,10 +238,16 @@ def memory_ratio(study: Study, *, series: str) -> Iterator[Part]:
 
 @measure("of the influence", every=True)
 def far_influence(study: Study, *, other: str) -> Iterator[Part]:
-    """Share of the influence on a prediction that comes from far tokens: power law minus `other`, same windows."""
+    """Share of the influence on a prediction that comes from far tokens: power law minus `other`, same windows. Far is
+    the experiment's distance, rounded up to the edge of a bin, a power of two."""
+    def shares(own: Model, seeds: Sequence[int], far: int) -> Windows:
+        bins, edges = (study.arrays([own.by_seed[seed] for seed in seeds], "gradient_flow", name)
+                       for name in ("influence", "edges"))                              # (S, N, Q, bins)
+        return [(bins[..., edges[0, :-1] >= far].sum(axis=-1) / bins.sum(axis=-1)).mean(axis=2)]
     for a, b in beside_recommended(study, other):
-        yield Part(f"Influence from at least {comparisons.far_from(study, a)} tokens back, {a.name} minus {other}",
-                   comparisons.far_influence(study, a, b), (a, b))
+        far = 1 << (dict(study.evaluation(a.jobs[0], "gradient_flow").parameters)["far"] - 1).bit_length()
+        yield Part(f"Influence from at least {far} tokens back, {a.name} minus {other}",
+                   study.compared(a, b, partial(shares, far=far)), (a, b))
 
 
 @measure("above chance", every=True)
@@ -229,7 +256,7 @@ def battery_above_chance(study: Study, *, tasks: tuple[str, ...]) -> Iterator[Pa
     models = [model for model in study.language_models if not model.labels.told]
     for task in known_tasks(study, tasks):
         for model in models:
-            right = comparisons.task_accuracy(study, model, task, comparisons.items)
+            right = comparisons.task_accuracy(study, model, task)
             chance = study.value(model.jobs[0], "chance", split=task)
             yield Part(f"Accuracy of {model.name} at {task} minus chance", right.shifted(-chance), (model,))
 
@@ -237,10 +264,10 @@ def battery_above_chance(study: Study, *, tasks: tuple[str, ...]) -> Iterator[Pa
 @measure("in accuracy", every=True)
 def battery_difference(study: Study, *, series: str, other: str, tasks: tuple[str, ...]) -> Iterator[Part]:
     """Accuracy of `series` minus that of `other` at each of these tasks that the profile asks, on the same items."""
-    a, b = study.pairs((series,), (other,))[0]
+    pairs = study.pairs((series,), (other,))[:1]
     for task in known_tasks(study, tasks):
-        yield Part(f"Accuracy at {task}, {a.name} minus {b.name}",
-                   comparisons.task_difference(study, a, b, task, comparisons.items), (a, b))
+        what = f"Accuracy at {task}, {{a.name}} minus {{b.name}}"
+        yield from compared(study, pairs, what, comparisons.task_difference, task)
 
 
 @measure("in accuracy", every=True)
@@ -275,7 +302,7 @@ def probe_accuracy(study: Study, *, series: str) -> Iterator[Part]:
     """Accuracy of every cell of the copy probe between rungs: each depth and distance."""
     for model in probe_models(study, series):
         for distance in study.parameters.probe_distances:
-            right = comparisons.task_accuracy(study, model, f"distance={distance}", comparisons.sequences)
+            right = comparisons.task_accuracy(study, model, f"distance={distance}")
             yield Part(f"Accuracy of {model.name} at distance {distance}", right, (model,))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from suite import published
-from suite.study.comparisons import items, sequences, task_accuracy, task_difference
+from suite.study.comparisons import task_accuracy, task_difference
 from suite.study.frames import Model, Study, as_table, at_end, row
 from suite.study.stats import Windows
 
@@ -23,7 +23,7 @@ def battery_table(study: Study) -> pd.DataFrame:
     for model in [model for model in study.language_models if model.asked("battery")]:
         found = at_end(study.metrics(model.jobs[0]), "accuracy")
         for task in found.loc[~found["split"].str.contains("/"), "split"]:               # whole tasks, no subgroups
-            rows.append(row(task_accuracy(study, model, task, items), name=model.name, group=task,
+            rows.append(row(task_accuracy(study, model, task), name=model.name, group=task,
                             chance=study.value(model.jobs[0], "chance", split=task), series=model.labels.series,
                             parameters=int(found["parameters"].iloc[0])))
     return pd.DataFrame(rows).sort_values("group", kind="stable").set_index("name")
@@ -51,7 +51,7 @@ def by_distance(study: Study) -> pd.DataFrame:
     for model in [model for model in study.models if not model.text]:
         splits = at_end(study.metrics(model.jobs[0]), "accuracy")["split"]
         for split in splits[splits.str.startswith("distance=")]:
-            rows.append(row(task_accuracy(study, model, split, sequences), name=model.labels.series,
+            rows.append(row(task_accuracy(study, model, split), name=model.labels.series,
                             group=model.labels.task, bin=int(split.removeprefix("distance=").partition("-")[0])))
     return pd.DataFrame(rows).sort_values("bin", kind="stable").set_index("name") if rows else pd.DataFrame()
 
@@ -78,7 +78,7 @@ def ramp_against_fixed(study: Study) -> pd.DataFrame:
     if study.has(FIXED, RAMP):
         fixed, ramp = study.find(FIXED)[0], study.find(RAMP)[0]
         there = set(battery_table(study)["group"])
-        rows = [row(task_difference(study, ramp, fixed, task, items), task=task,
+        rows = [row(task_difference(study, ramp, fixed, task), task=task,
                     published=theirs.loc[key, RAMP] - theirs.loc[key, FIXED])
                 for key, names in ALIKE.items() for task in there.intersection(names)]
     return pd.DataFrame(rows, columns=["task", "published", "estimate", "low", "high", "seeds"]).set_index("task")

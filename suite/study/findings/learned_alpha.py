@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from lib.config import TrainConfig
-from lib.patterns import build
-from lib.patterns.learned import alpha_of, fractional_rungs
+from lib.patterns.learned import alpha_of
 from lib.patterns.rungs import base_rungs
 from suite import published
 from suite.experiments.common import title
@@ -20,13 +19,6 @@ FIXED, LEARNED = "Fibonacci, fixed", "Fibonacci, learned"
 FOUND = 0.5             # a cell is found where more than half of the answers are right
 CELL = ["depth", "start", "seed", "place"]          # place: 0 and 1, the nearer and the further distance
 COLUMNS = ["series", "theta rate", *CELL, "distance", "accuracy", "low", "high", "rung there", "blur"]
-
-
-def source_rows(window: int = 8, rungs: int = 15, length: int = 1024, alpha: float = 0.997) -> tuple[int, int]:
-    """Audit row 11: key rows that a query reads with blended rungs, and with integer ones."""
-    blended = fractional_rungs(base_rungs("fibonacci", rungs, length), window, alpha, length)
-    fixed = build("scaled_base", window=window, rungs=rungs).plan(0, length).distances
-    return window + 1 + sum(1 + (t > 0) for _, t, _ in blended), len(fixed)
 
 
 def travel(recipe: TrainConfig) -> float:
@@ -86,7 +78,7 @@ def cells(study: Study, distances: Sequence[int]) -> pd.DataFrame:
         alphas = comparisons.alphas(study, job) if model.labels.start else [1.0]
         for place, distance in enumerate(sorted(distances)):
             split = f"distance={distance}" if len(distances) > 1 else job.run.data.source
-            right = accuracy(comparisons.sequences(study, [job], split))
+            right = accuracy(comparisons.answers(study, [job], split))
             rows.append([model.labels.series, model.labels.theta_lr, model.labels.depth, model.labels.start, seed,
                          place, distance, right.estimate, right.low, right.high,
                          lands(alphas, distance, model.length), model.run.pattern.name == "blurred"])

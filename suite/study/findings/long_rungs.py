@@ -7,9 +7,8 @@ import pandas as pd
 
 from lib.config import TrainConfig
 from lib.patterns import EdgeTable, Pattern
-from suite import published
-from suite.study.comparisons import (LOCAL, Pair, beside_local, by_length, by_tokens, copy_gains, copy_models, reaches,
-                                     recurrence_difference, recurrence_edges, sequences, task_accuracy, whole,
+from suite.study.comparisons import (LOCAL, Pair, beside_local, by_length, copy_gains, copy_models, reaches,
+                                     recurrence_difference, recurrence_edges, task_accuracy, tokens_of, whole,
                                      with_recurrence)
 from suite.study.figures import short
 from suite.study.frames import Study, as_table, row
@@ -99,20 +98,15 @@ def reach_marks(study: Study, series: str, length: int) -> dict[str, float]:
 def copies(study: Study) -> dict[str, pd.DataFrame]:
     """Accuracy of planted copies with its interval over sequences: a table a series, index the distance."""
     names = dict.fromkeys(model.labels.series for model in study.models if model.labels.task == "copying")
-    return {name: as_table({distance: task_accuracy(study, model, "copying", sequences) for distance, model
+    return {name: as_table({distance: task_accuracy(study, model, "copying") for distance, model
                             in sorted(copy_models(study, name).items())}, "distance") for name in names}
-
-
-def published_gain() -> pd.DataFrame:
-    """`published.ramp_gain` by training tokens."""
-    gain = published.ramp_gain("training_curves", "step")
-    return gain.set_axis(gain.index * (PAPER_TOKENS // TrainConfig().steps))
 
 
 def answer(study: Study, series: str, share: float, length: int) -> pd.DataFrame:
     """Where a series is better and where worse than the local window: a row an axis, corrected by Holm over all
     comparisons. share: of a whole run's tokens, in the comparison of lengths."""
-    tables = {"training tokens": by_tokens(study, series, length).rename(short),
+    tables = {"training tokens": as_table({tokens_of(pair): study.difference(*pair) for pair in sorted(
+                  beside_local(study, series, length), key=tokens_of)}).rename(short),
               "training length": by_length(study, series, share),
               "text": by_domain(study, [series], length).set_index("group"),
               "distance to the evidence": by_evidence(study, series, length),

@@ -30,14 +30,6 @@ def realised(sigmas: Sequence[float], length: int = 1024, radius: int = 8, draws
     return pd.DataFrame(rows).set_index("sigma")
 
 
-def future_share(sigma: float = 0.8, length: int = 1024, draws: int = 48) -> float:
-    """Audit row 21: share of the document's edges `j = (i + s d) mod n` that lie in the future of their query."""
-    rng = np.random.default_rng(0)
-    i = np.arange(length)[:, None]
-    d = rng.choice(np.arange(1, length // 2 + 1), (length, draws), p=law(sigma, 0, length // 2))
-    return float(((i + d * rng.choice([-1, 1], d.shape)) % length > i).mean())
-
-
 def octaves(reach: int) -> np.ndarray:
     """Edges 1, 2, 4, ... of bins of distances, up to and with `reach`."""
     return np.array([*(2 ** n for n in range(reach.bit_length()) if 2 ** n < reach), reach + 1])

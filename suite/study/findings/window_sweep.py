@@ -12,7 +12,6 @@ from suite.study.frames import Study, per_cent
 from suite.study.graph import layer_distances, reachable_distances, stack_distances
 
 FIXED = "Fibonacci, fixed"
-TOKENS_A_STEP = 32_768          # of the published runs
 
 
 def stack_table(patterns: Mapping[str, Pattern], length: int) -> pd.DataFrame:
@@ -26,12 +25,6 @@ def stack_table(patterns: Mapping[str, Pattern], length: int) -> pd.DataFrame:
             rows.append({"name": name, "a layer": float(np.mean(layers)), "stack": len(union),
                          "sums of two": int(reachable_distances([union] * 2, length)[-1].sum())})
     return pd.DataFrame(rows).set_index("name")
-
-
-def published_gain() -> pd.DataFrame:
-    """`published.ramp_gain` by the first positions of 8 bins of 128 tokens."""
-    gain = published.ramp_gain("position_loss", "bin")
-    return gain.set_axis(pd.Index(128 * gain.index, name="position"))
 
 
 def beside_published(study: Study, window: int) -> pd.DataFrame:
@@ -56,7 +49,7 @@ def relative_curves(study: Study, window: int) -> dict[str, pd.DataFrame]:
     table = published.read("training_curves").query("window == @at and seed == 42")
     logs = table.pivot_table(index="step", columns="series", values="nll")
     theirs = np.exp(logs.sub(logs[FIXED], axis=0)).drop(columns=FIXED)
-    panels = {f"published, W = {at}": theirs.set_axis(theirs.index * TOKENS_A_STEP)}
+    panels = {f"published, W = {at}": theirs.set_axis(theirs.index * published.TOKENS_A_STEP)}
     if study.has(FIXED):
         fixed = study.model(FIXED, window=window)
         models = {series: study.partner(fixed, series) for series in theirs if study.has(series)}
