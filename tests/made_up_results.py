@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
-from plans import planned
+from plans import loaded, planned
 
 from lib.config import Evaluation, fingerprint
 from lib.patterns.learned import alpha_of
@@ -157,7 +157,7 @@ def judged(database: Any, profile: str | profiles.Profile = "small", claims: Seq
            finished: Sequence[str] | None = None, noise: Noise | None = Noise(1e-9, 100)) -> dict[str, Judgement]:
     """Verdicts by id, from made-up results. noise: of the seeds, which the results of one seed do not show; None: what
     the profile's replicated models show."""
-    profile = profiles.load(profile) if isinstance(profile, str) else profile
+    profile = loaded(profile) if isinstance(profile, str) else profile
     done = names() if finished is None else finished
     with mock.patch.object(Evidence, "noise", return_value=noise) if noise else nullcontext():
         found = judge_from(claims or load(), lambda name: Evidence(profile, name, done, lambda: database))

@@ -4,22 +4,18 @@ import json
 from types import SimpleNamespace
 
 import pandas as pd
-import pytest
+from plans import loaded
 
 from lib import paths
 from lib.config import PatternSpec, RunConfig
 from lib.patterns import build
 from suite.experiments.base import Job
 from suite.run import compare as comparison
-from suite.settings.profiles import load
+
+small = loaded("small")
 
 
-@pytest.fixture
-def small():
-    return load("small")
-
-
-def test_when_families_have_no_results_then_proposals_stand_for_them_at_equal_pairs_and_what_cannot_is_named(small):
+def test_when_families_have_no_results_then_proposals_stand_for_them_at_equal_pairs_and_what_cannot_is_named():
     candidate = build("scaled_base", layers=small.model.layers, heads=small.model.heads, window=6, rungs=12)
     found, left_out = comparison.rivals(candidate, small, {})
     assert left_out == [] and [pattern.name for _, pattern in found] == [
@@ -30,7 +26,7 @@ def test_when_families_have_no_results_then_proposals_stand_for_them_at_equal_pa
     assert "Dense twice" not in dict(found) and len(left_out) == 1 and "Dense twice" in left_out[0]
 
 
-def test_when_tables_have_results_then_the_best_of_the_profiles_own_models_stands_for_its_family(small, outputs):
+def test_when_tables_have_results_then_the_best_of_the_profiles_own_models_stands_for_its_family(outputs):
     runs = {"aa": RunConfig(PatternSpec.of("scaled_base", window=6), small.model, small.train),
             "bb": RunConfig(PatternSpec.of("learned", window=6), small.model, small.train),
             # A wider model: not comparable.
@@ -55,7 +51,7 @@ def test_when_parameters_are_read_then_literals_have_their_type_and_k_is_the_lar
     assert list(map(comparison.prime_below, (256, 251, 64, 2))) == [251, 251, 61, 2]
 
 
-def test_when_patterns_are_compared_then_the_table_is_ranked_and_marks_the_pattern(small):
+def test_when_patterns_are_compared_then_the_table_is_ranked_and_marks_the_pattern():
     losses = iter([2.0, 1.0])
     database = SimpleNamespace(metrics=lambda job: pd.DataFrame(
         {"measure": ["nll", "nll", "accuracy"], "step": [None, 100, None], "position": [None, None, None],

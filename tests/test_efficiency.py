@@ -9,7 +9,6 @@ from made_up_results import MadeUpDatabase
 from plans import planned
 
 from lib import paths
-from suite import published
 from suite.bench import cases
 from suite.bench import measure as bench
 from suite.bench import rows, tables
@@ -109,10 +108,6 @@ def test_when_a_backend_is_faster_or_slower_or_learns_alpha_then_the_sentence_sa
     assert said.startswith("At T = 4,096, forward and backward, Suite: compiled, CPU is 9 times (8.1 to 9.9) faster")
     assert "Dense SDPA and" in said and said.endswith("faster than dense in three rounds of four from T = 1,024 on.")
     assert efficiency.say_times([row("time", 1.05, 4096)]).endswith("at no length measured.")
-    learned = efficiency.say_learned([row("time", 2.0), *(row("learned_over_fixed", ratio, T)
-                                                          for ratio, T in ((9.0, 256), (1.5, 1024)))])
-    assert "takes 1.50 times (1.35 to 1.65)" in learned and "T = 1,024" in learned
-    assert f"took {published.learned_cost():.1f} times as long" in learned
 
 
 def test_when_work_growth_and_patterns_are_tabled_then_the_numbers_are_the_rows():

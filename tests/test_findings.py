@@ -60,8 +60,8 @@ def test_when_the_plan_is_shown_then_its_controls_have_their_pairs_and_one_that_
 def test_when_a_loss_is_read_then_it_is_what_the_windows_say_and_positions_select_bins():
     study = results(SWEEP, noise=0.0)
     dense = study["Dense"]
-    windows = study.windows(dense)
-    assert len(windows) == 2 and all(np.allclose(domain, 3.0) and domain.shape == (1, TOKENS // 64) for domain in windows)
+    windows = np.array(study.windows(dense))
+    assert windows.shape == (2, 1, TOKENS // 64) and np.allclose(windows, 3.0)
     assert np.allclose(study.windows(dense, positions=(8, 32))[0], 3.0)
     assert study.losses()["Dense"] == pytest.approx(3)
     assert study.summary().loc["Dense", "mean"] == pytest.approx(math.e**3)
@@ -131,7 +131,8 @@ def test_when_a_model_keeps_or_loses_its_perplexity_then_it_is_beside_the_publis
     theirs = published_csv("length_extrapolation", "base == 'dense'")
     mean = {length: float(np.exp(np.log(own).mean())) for length, own in theirs.groupby("eval_length")["perplexity"]}
     for rises in ("Dense", RAMP):
-        study = results("03_extrapolation", lambda job, length, _, rises=rises: 3 + (length > 64) * (job.labels.series == rises))
+        more = one(rises, 1, 0)
+        study = results("03_extrapolation", lambda job, length, _, more=more: 3 + (length > 64) * more(job))
         dense = extrapolation.beside_published(study, (1, 2, 4), 4).loc[("Dense", 4)]
         assert dense["published, %"] == pytest.approx(100 * (mean[4096] / mean[1024] - 1))
         assert dense["ours, %"] == pytest.approx(100 * math.expm1(rises == "Dense"), abs=1e-6)

@@ -1,4 +1,5 @@
-"""Intervals, corrections and lines: coverage on simulated runs, closed forms, a bootstrap, and Holm by hand."""
+"""Intervals, corrections and lines: the rule of verdicts on simulated models with known effects and known noise
+(docs/statistics.md), closed forms, a bootstrap, and Holm by hand."""
 
 import math
 from dataclasses import replace
@@ -9,29 +10,81 @@ from scipy import stats
 
 from lib.errors import SuiteError
 from suite.study.frames import as_table
-from suite.study.stats import (Interval, accuracy, accuracy_difference, correlation, corrected_signs, fit, holm,
-                               linearised, mean_interval, minus, wilson)
+from suite.study.stats import (ENOUGH_SEEDS, Interval, Noise, accuracy, accuracy_difference, correlation,
+                               corrected_signs, fit, holm, linearised, mean_interval, minus, wilson)
 
 
-def simulated(rng: np.random.Generator, seeds: int, windows: int, between: float) -> list[np.ndarray]:
-    """Differences of two domains whose true mean is 0: each seed, window and pair has an effect of its own."""
-    own = rng.normal(0, between, (seeds, 1))
-    return [own + rng.normal(0, 1, (1, windows)) + rng.normal(0, 0.3, (seeds, windows)) for _ in range(2)]
+PATTERNS, DOMAINS, WINDOWS = 5, 4, 32
 
 
-# Satterthwaite's interval of three seeds holds the truth in 92 to 95 % of the cases: where seeds and windows matter
-# alike, a small spread of the three is taken for none. Below this share of 300 a right interval falls once in a
-# thousand.
-LEAST = stats.binom.ppf(0.001, 300, 0.92) / 300
+def trained(rng, effects, seeds, of_seed=0.02, of_window=0.05):
+    """Losses `[P][domain][S, N]` of patterns with these effects: text, seed, seed by pattern, and window by pattern."""
+    text = rng.normal(0, 0.3, (DOMAINS, WINDOWS))
+    shared = rng.normal(0, 0.03, seeds)
+    found = []
+    for effect in effects:
+        own, runs = rng.normal(0, of_window, (DOMAINS, WINDOWS)), rng.normal(0, of_seed, seeds)
+        found.append([effect + text[d] + own[d] + (shared + runs)[:, None] + rng.normal(0, 0.02, (seeds, WINDOWS))
+                      for d in range(DOMAINS)])
+    return found
 
 
-@pytest.mark.parametrize("seeds, between, windows",
-                         [(3, 1.0, 40), (3, 0.0, 40), (3, 0.15, 40), (5, 0.5, 20), (1, 0.0, 12)])
-def test_when_runs_are_simulated_then_the_interval_holds_the_truth_as_often_as_it_says(seeds, between, windows):
-    rng = np.random.default_rng(seeds * 100 + windows)
-    found = [mean_interval(simulated(rng, seeds, windows, between)) for _ in range(300)]
-    assert np.mean([own.low <= 0 <= own.high for own in found]) >= LEAST
-    assert {(own.seeds, own.count) for own in found} == {(seeds, 2 * windows)}
+def borrowed(models):
+    return Noise.pooled([np.mean([d.mean(axis=1) for d in own], axis=0) for own in models], True)
+
+
+def one_seed(models, seed, noise=True):
+    """The interval of the last pattern minus the first, both of one seed; with noise borrowed from the others."""
+    windows = minus(*([domain[[seed]] for domain in model] for model in (models[-1], models[0])))
+    return mean_interval(windows, borrowed(models[:-1]) if noise else None)
+
+
+@pytest.mark.parametrize("seeds, of_seed", [(3, 0.02), (3, 1.0), (3, 0.0), (5, 0.05), (1, 0.0), ("borrowed", 0.02)])
+def test_when_models_have_a_known_effect_then_intervals_cover_it_in_93_to_97_per_cent(seeds, of_seed):
+    rng, covered, rounds = np.random.default_rng(1), 0, 1000
+    for _ in range(rounds):
+        if seeds == "borrowed":
+            found = one_seed(trained(rng, [0.0] * (PATTERNS - 1) + [0.03], ENOUGH_SEEDS, of_seed), 0)
+        else:
+            found = mean_interval(minus(*trained(rng, [0.03, 0.0], seeds, of_seed)))
+            assert (found.seeds, found.count) == (seeds, DOMAINS * WINDOWS)
+        covered += found.low <= 0.03 <= found.high
+    assert 0.93 <= covered / rounds <= 0.97
+
+
+def test_when_seeds_are_judged_one_by_one_then_none_contradicts_what_another_supports():
+    """An effect as large as the noise: windows alone (the old rule) would turn around, the rule does not."""
+    rng, turned, rounds = np.random.default_rng(2), {True: 0, False: 0}, 400
+    for _ in range(rounds):
+        models = trained(rng, [0.0] * (PATTERNS - 1) + [rng.normal(0, 0.02)], ENOUGH_SEEDS, of_window=0.01)
+        for noise in turned:
+            turned[noise] += {"above", "below"} <= {one_seed(models, seed, noise).sign() for seed in range(3)}
+    assert turned[True] <= 0.005 * rounds < 0.1 * rounds <= turned[False]
+
+
+def test_when_noise_is_pooled_then_it_is_the_analysis_of_variance_and_else_intervals_are_of_windows_alone():
+    numbers = np.random.default_rng(4).normal(size=(5, 3))
+    mean, by_pattern, by_seed = numbers.mean(), numbers.mean(1, keepdims=True), numbers.mean(0, keepdims=True)
+    rest = numbers - by_pattern - by_seed + mean
+    assert Noise.pooled(numbers, True) == pytest.approx((2 * (rest ** 2).sum() / 8, 8))
+    assert Noise.pooled(numbers, False) == pytest.approx((((numbers - by_pattern) ** 2).sum() / 10, 10))
+    shifted = numbers + 100 * np.arange(3)                     # what all patterns of a seed share is no noise of a pair
+    assert Noise.pooled(shifted, True) == pytest.approx(Noise.pooled(numbers, True))
+    few = trained(np.random.default_rng(3), [0.0] * 3, ENOUGH_SEEDS)
+    assert borrowed(few) is None and Noise.pooled(np.zeros((4, 2)), True) is None
+    assert not one_seed(few, 0).replicated and mean_interval(minus(few[1], few[0])).replicated
+
+
+def test_when_a_further_seed_is_drawn_then_flip_is_how_often_it_shows_the_other_sign():
+    """Over effects of all sizes: which of them is the true one is not known when `flip` is said."""
+    rng, flips, expected, rounds = np.random.default_rng(5), 0, [], 1500
+    for _ in range(rounds):
+        models = trained(rng, [0.0] * (PATTERNS - 1) + [rng.uniform(-0.1, 0.1)], ENOUGH_SEEDS + 1, of_window=0.01)
+        found = one_seed([[domain[:ENOUGH_SEEDS] for domain in model] for model in models], 0)
+        flips += np.sign(one_seed(models, ENOUGH_SEEDS).estimate) != np.sign(found.estimate)
+        expected.append(found.flip())
+    assert np.mean(expected) == pytest.approx(flips / rounds, abs=0.03)
+    assert 0.1 < flips / rounds < 0.3
 
 
 def test_when_three_seeds_decide_then_the_interval_is_nearly_students_over_them():

@@ -15,7 +15,7 @@ from suite.claims.region import decide
 from suite.experiments.base import Job, Parameters
 from suite.run.database import Database
 from suite.settings.profiles import Profile
-from suite.study.frames import NotTested, Study, plans
+from suite.study.frames import NotTested, Study, plan_of
 from suite.study.stats import LEVEL, Interval, holm, seed_words
 
 COLUMNS = ("identifier", "document", "statement", "verdict", "effect", "low", "high", "unit", "p", "flip", "seeds",
@@ -35,7 +35,7 @@ class Evidence(Study):
 
     @cached_property
     def jobs(self) -> list[Job]:
-        return plans(self.profile)[self.name]
+        return plan_of(self.profile, self.name)
 
     @property
     def database(self) -> Any:

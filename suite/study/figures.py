@@ -130,7 +130,11 @@ def lines(tables: Tables, *, x: str, y: str, title: str = "", log_x: bool = Fals
             axes.annotate(mark[1], (mark[0], 1), xycoords=("data", "axes fraction"), xytext=(3, -2), va="top",
                           fontsize=8, textcoords="offset points", color=GREY)
         axes.set(xlabel=x, title=title)
-    legend(fig, grid)
+    named = {line.get_label(): line for axes in grid for line in axes.get_lines() if line.get_label()[0] != "_"}
+    # The legend has the order of the lines' right ends, so that the eye finds them.
+    order = sorted(named, key=lambda name: -float(named[name].get_ydata()[-1]) if len(named[name].get_ydata()) else 0.0)
+    if len(named) > 1:
+        fig.legend([named[name] for name in order], order, loc="outside right center")
     return fig
 
 
@@ -155,15 +159,6 @@ def scales(axes: Axes, index: Iterable[float], log_x: bool, log_y: bool, ticks: 
         axes.yaxis.set_major_locator(mpl.ticker.LogLocator(base=10, subs=subs))
         axes.yaxis.set_major_formatter(mpl.ticker.FormatStrFormatter("%g"))
         axes.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
-
-
-def legend(fig: Figure, grid: Sequence[Axes]) -> None:
-    """The legend of several lines beside the panels, in the order of their right ends, so that the eye finds them."""
-    named = {line.get_label(): line for axes in grid for line in axes.get_lines()
-             if not line.get_label().startswith("_")}
-    order = sorted(named, key=lambda name: -float(named[name].get_ydata()[-1]) if len(named[name].get_ydata()) else 0.0)
-    if len(named) > 1:
-        fig.legend([named[name] for name in order], order, loc="outside right center")
 
 
 @drawn
@@ -246,24 +241,20 @@ def _spread(table: pd.DataFrame) -> list[pd.Series]:
 
 
 @drawn
-def against_pairs(tables: Tables, *, y: str = "perplexity", title: str = "") -> Figure:
-    """Each model's `mean` against its attended `pairs` (log scale), with `spread` as a bar if known, named in a legend
-    from best to worst; several tables (by title) are panels below one another."""
-    tables = tables if isinstance(tables, Mapping) else {title: tables}
-    shown = looks(dict.fromkeys(pd.concat(tables.values()).sort_values("mean").index))
-    fig, grid = panels(len(tables), 3.7)
-    for axes, (title, table) in zip(grid, tables.items(), strict=True):
-        best = frontier(table)
-        if len(best) > 1:
-            axes.step(best["pairs"], best["mean"], where="post", color=LIGHT, linewidth=1, linestyle="--", zorder=1)
-        for name, row in table.iterrows():
-            axes.errorbar(row["pairs"], row["mean"], yerr=row.get("spread"), color=shown[name].color, linewidth=1,
-                          marker=shown[name].marker, markersize=6, zorder=3)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(short)
-        axes.xaxis.set_minor_formatter(short)
-        axes.xaxis.set_minor_locator(mpl.ticker.LogLocator(subs=(2, 5)))
-        axes.set(xlabel="attended pairs a training window, all layers", ylabel=y, title=title)
+def against_pairs(table: pd.DataFrame, *, title: str) -> Figure:
+    """Perplexity (`mean`) of each model against its attended `pairs` (log scale), named in a legend, the best first."""
+    shown, best = looks(table.sort_values("mean").index), frontier(table)
+    fig, (axes,) = panels(1, 3.7)
+    if len(best) > 1:
+        axes.step(best["pairs"], best["mean"], where="post", color=LIGHT, linewidth=1, linestyle="--", zorder=1)
+    for name, row in table.iterrows():
+        axes.errorbar(row["pairs"], row["mean"], color=shown[name].color, linewidth=1, marker=shown[name].marker,
+                      markersize=6, zorder=3)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(short)
+    axes.xaxis.set_minor_formatter(short)
+    axes.xaxis.set_minor_locator(mpl.ticker.LogLocator(subs=(2, 5)))
+    axes.set(xlabel="attended pairs a training window, all layers", ylabel="perplexity", title=title)
     marks = [_mark(own.color, name, own.color, own.marker) for name, own in shown.items()]
     marks.append(mpl.lines.Line2D([], [], color=LIGHT, linewidth=1, linestyle="--", label="best with as few pairs"))
     fig.legend(handles=marks, loc="outside right upper", title="best first", alignment="left")

@@ -119,9 +119,10 @@ class Study:
         return by_name[one_of(name, by_name, "model")]
 
     def find(self, series: str = "", *, text: bool = True, **labels: Any) -> list[Model]:
-        """The models with these labels (fields of `Labels`), of one series or of all; of tasks with `text=False`.
-        Raises `NotTested` where there is none. Where models of a series differ in labels that are not asked for, those
-        without any are meant; all, if none is without."""
+        """The models with these labels (fields of `Labels`; None asks for none), of one series or of all; of tasks with
+        `text=False`. Raises `NotTested` where there is none. Where models of a series differ in labels that are not
+        asked for, those without any are meant; all, if none is without."""
+        labels = {name: value for name, value in labels.items() if value is not None}
         rows = [model for model in self.models if model.text == text and self._is(model, series)
                 and all(getattr(model.labels, name) == value for name, value in labels.items())]
         if set(labels) <= {"window"}:
@@ -188,9 +189,7 @@ class Study:
         """What models are compared with: the local window of equal edges (of the proposal with W = `window`), or dense
         where none was trained."""
         local = "Local window, equal edges"
-        if not self.has(local):
-            return self.find("Dense")[0]
-        return self.find(local, **({} if window is None else {"window": window}))[0]
+        return self.find(local, window=window)[0] if self.has(local) else self.find("Dense")[0]
 
     @property
     def plan(self) -> pd.DataFrame:
@@ -332,9 +331,9 @@ class Study:
     @cached_property
     def replicated(self) -> list[Model]:
         """The models with enough seeds to tell how much a number changes with its seed, of all notebooks."""
-        jobs = merged(self.jobs if self.profile is None else itertools.chain(*plans(self.profile).values()))
+        every = [self.jobs] if self.profile is None else [plan_of(self.profile, name) for name in notebook_names()]
         groups: dict[RunConfig, list[Job]] = {}
-        for job in jobs:
+        for job in merged(itertools.chain(*every)):
             groups.setdefault(apart_from_seed(job.run), []).append(job)
         models = [Model(group[0].labels.series, tuple(group)) for group in groups.values()]
         return [model for model in models if len(model.by_seed) >= ENOUGH_SEEDS]
@@ -401,12 +400,12 @@ class Study:
                          for a, b in pairwise(edges.tolist())}, "position")
 
 
-@lru_cache(maxsize=8)
-def plans(profile: Profile) -> dict[str, list[Job]]:
-    """The jobs of each notebook at a profile."""
+@lru_cache(maxsize=64)
+def plan_of(profile: Profile, notebook: str) -> list[Job]:
+    """The jobs of a notebook at a profile."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="christoffel")        # the notebook says it
-        return {name: experiment(name).plan(profile.parameters(name), profile) for name in notebook_names()}
+        return experiment(notebook).plan(profile.parameters(notebook), profile)
 
 
 def at_end(rows: pd.DataFrame, measure: str, **where: Any) -> pd.DataFrame:

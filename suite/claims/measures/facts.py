@@ -261,9 +261,11 @@ def published_difference(study: Study, *, series: str, other: str, window: int, 
 @measure("nats a token", exact=True)
 def published_growth(study: Study, *, series: str, window: float, other: str = "") -> Iterator[Part]:
     """Log of perplexity at 4096 tokens over that at 1024, a mean over two datasets; of `series`, or minus `other`'s."""
-    whose = f"{series} minus {other}" if other else series
-    yield Part(f"Published growth of the loss of {whose} at W = {window:g}, 1024 to 4096 tokens",
-               growth(series, window) - (growth(other, window) if other else 0.0))
+    table, names = published.read("length_extrapolation"), [name for name in (series, other) if name]
+    near, far = (table[table["eval_length"] == length] for length in (1024, 4096))
+    growths = [log_mean(far, name, window) - log_mean(near, name, window) for name in names]
+    yield Part(f"Published growth of the loss of {' minus '.join(names)} at W = {window:g}, 1024 to 4096 tokens",
+               growths[0] - sum(growths[1:]))
 
 
 @measure("nats a token", exact=True, every=True)
@@ -292,12 +294,6 @@ def log_mean(table: pd.DataFrame, series: str, window: float) -> float:
     at = table["window"].isna() if series == "Dense" else table["window"] == window
     rows = table[(table["series"] == series) & at]
     return float(np.log(rows["perplexity"]).mean())
-
-
-def growth(series: str, window: float) -> float:
-    table = published.read("length_extrapolation")
-    near, far = (log_mean(table[table["eval_length"] == length], series, window) for length in (1024, 4096))
-    return far - near
 
 
 # cost.csv and battery.csv

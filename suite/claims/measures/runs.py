@@ -27,18 +27,13 @@ def compared(study: Study, pairs: Pairs, what: str, number: Callable[..., Interv
         yield Part(what.format(a=a, b=b), number(study, a, b, *more), (a, b))
 
 
-def asked(**labels: Any) -> dict[str, Any]:
-    """The labels that a measure's arguments ask for."""
-    return {name: value for name, value in labels.items() if value is not None}
-
-
 @measure(NATS, every=True)
 def loss_difference(study: Study, *, series: tuple[str, ...], others: tuple[str, ...], window: int | None = None,
                     theta_lr: float | None = None, factor: int = 1, variant: str = "",
                     other_variant: str = "") -> Iterator[Part]:
     """Loss of each of `series` minus that of each of `others`, at `factor` times the training length."""
     where = f" at {factor} times the training length" if factor > 1 else ""
-    for model, other in study.pairs(series, others, **asked(window=window, theta_lr=theta_lr)):
+    for model, other in study.pairs(series, others, window=window, theta_lr=theta_lr):
         a, b = (f"{own.name}, {how}" if how else own.name for own, how in ((model, variant), (other, other_variant)))
         yield Part(f"Loss of {a} minus {b}{where}", study.difference(
             model, other, length=factor * model.length, variant=variant, other_variant=other_variant), (model, other))
@@ -179,7 +174,7 @@ def far_evidence(study: Study, *, series: str, beyond: str) -> Iterator[Part]:
 @measure("in alpha")
 def alpha_travel(study: Study, *, series: str, theta_lr: float | None = None) -> Iterator[Part]:
     """How far training has moved alpha from its start: the layer that moved most, of each run."""
-    model = study.find(series, **asked(theta_lr=theta_lr))[0]
+    model = study.find(series, theta_lr=theta_lr)[0]
     yield Part(f"Largest move of alpha in {model.name}", comparisons.alpha_travel(study, model), (model,))
 
 

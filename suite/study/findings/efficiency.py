@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 import torch
 
-from suite import published
 from suite.bench import cases, tables
 from suite.bench import rows as benchmarks
 from suite.bench.counting import blocks
@@ -92,12 +91,3 @@ def say_times(rows: Sequence[Row]) -> str:
     lead = next((f"from T = {row.length:,} on" for row in dense if row.length > behind), "at no length measured")
     return (f"At T = {longest:,}, forward and backward, {NAMES[own[0].backend]} is {listed}. It is "
             f"faster than dense in three rounds of four {lead}.")
-
-
-def say_learned(rows: Sequence[Row]) -> str:
-    """The cost of a learned alpha at the longest length, beside the published one."""
-    found = select(rows, "learned_over_fixed", backend=tables.own_backend(rows), pass_=BOTH)
-    row = max(found, key=lambda row: row.length)
-    return (f"With a learned alpha {NAMES[row.backend]} takes {row.ratio:.2f} times ({row.spread[0]:.2f} to "
-            f"{row.spread[1]:.2f}) as long as with fixed distances (forward and backward, T = {row.length:,}). The "
-            f"published runs took {published.learned_cost():.1f} times as long in the whole training.")

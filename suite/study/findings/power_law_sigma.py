@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 from lib.patterns import Pattern, build
-from suite.plan.cost import training_flops
 from suite.study import graph
 from suite.study.comparisons import compute_share
 from suite.study.frames import Model, Study, as_table
@@ -80,11 +79,6 @@ def curves_over(study: Study, a_step: Callable[[Model], float]) -> pd.DataFrame:
     curves = study.curves(*study.language_models, measure="train_loss")
     columns = [(curves[model.name].dropna(), a_step(model)) for model in study.language_models]
     return pd.concat([curve.set_axis(curve.index * step) for curve, step in columns], axis=1).sort_index()
-
-
-def operations(model: Model) -> float:
-    """Training operations of one step, forward and backward."""
-    return training_flops(model.run, model.pairs, model.run.train.batch * model.length)
 
 
 def shares_of_dense(study: Study) -> pd.DataFrame:
