@@ -30,7 +30,8 @@ ITEMS = 60
 class MadeUpDatabase:
     """`loss(job, length, variant) -> nats`, 3 by default. The other answers are the same for all models unless a test
     says otherwise, by job: `right` (share), `alpha` (added to its start), `slope` (nats by which another alpha changes
-    the loss), `far` (share of influence from far tokens), `size`, `at` (nats by bin of recurrence)."""
+    the loss), `far` (share of influence from far tokens), `size`, `at` (nats by bin of recurrence), `code` (nats that
+    text of the domain `code` has more)."""
 
     def __init__(self, loss: Callable[[Job, int, str], float] = lambda job, length, variant: 3.0, *, noise: float = 0.1,
                  unpaired: float = 0.0, **numbers: Any) -> None:
@@ -51,6 +52,8 @@ class MadeUpDatabase:
         length and variant has noise of its own besides, 0 in the mean: differences of windows then vary."""
         text = np.random.default_rng(DOMAINS.index(domain)).normal(0, self.noise, TOKENS // BLOCK)
         found = self.loss(job, length, variant) + text.reshape(-1, length // BLOCK).mean(axis=1)
+        if domain == "code":
+            found += self.number("code", job, 0.0)
         if self.unpaired:
             rng = np.random.default_rng(int(fingerprint(job.run, domain, length, variant), 16))
             own = rng.normal(0, self.unpaired, len(found))
@@ -135,9 +138,9 @@ class MadeUpDatabase:
         return frame.astype(dict.fromkeys(("length", "position", "layer", "step", "parameters"), "Int64"))
 
 
-def results(name: str, *loss: Callable[..., float], **numbers: Any) -> Study:
-    """The study of an experiment's models at `smoke`."""
-    return Study(planned(name), MadeUpDatabase(*loss, **numbers), name)
+def results(name: str, *loss: Callable[..., float], profile: str = "smoke", **numbers: Any) -> Study:
+    """The study of an experiment's models at a profile."""
+    return Study(planned(name, profile), MadeUpDatabase(*loss, **numbers), name)
 
 
 def one(name: str, value: Any, other: Any = 3.0) -> Callable[..., Any]:

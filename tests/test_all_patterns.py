@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from made_up_results import DOMAINS, MadeUpDatabase
+from made_up_results import DOMAINS, one, results
 from plans import planned
 
 from lib import patterns
@@ -13,16 +13,10 @@ from suite.experiments.common import Recipe
 from suite.settings import profiles
 from suite.settings.parameters import parameters_of
 from suite.study.findings import all_patterns as field
-from suite.study.frames import Study, stack_of
+from suite.study.frames import stack_of
 
 NAME = "08_all_patterns"
 pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
-
-
-def study(loss=lambda series, length: 3.0, database=MadeUpDatabase) -> Study:
-    """The models of `small` with the loss that `loss(series, length)` says."""
-    made = database(lambda job, length, variant: loss(job.labels.series, length))
-    return Study(planned(NAME, "small"), made, NAME)
 
 
 # The plan
@@ -94,18 +88,15 @@ def test_when_a_property_orders_the_losses_then_its_correlation_says_which_way(s
 # Tables
 
 def test_when_one_pattern_is_better_or_worse_than_the_window_then_the_table_counts_and_names_it():
-    made = study(lambda series, length: {"BigBird, equal edges": 2.9, "Longformer, equal edges": 3.1}.get(series, 3.0))
+    losses = {"BigBird, equal edges": 2.9, "Longformer, equal edges": 3.1}
+    made = results(NAME, lambda job, *_: losses.get(job.labels.series, 3.0), profile="small")
     table = field.standing(made, {length: made.against(made.reference(6), length=length) for length in (256, 1024)})
     assert table["whose is lower"].tolist() == ["BigBird", "BigBird"]
     assert table.drop(columns="whose is lower").to_numpy().tolist() == [[21, 1, 1, 19]] * 2
 
 
 def test_when_only_code_gains_then_only_code_is_marked():
-    class OnCode(MadeUpDatabase):
-        def windows(self, job, length, variant, domain):
-            gain = 0.2 * (domain == "code" and job.labels.series == "Power law")
-            return super().windows(job, length, variant, domain) - gain
-    made = study(database=OnCode)
+    made = results(NAME, profile="small", code=one("Power law", -0.2, 0.0))
     cells, name = field.by_domain(made, made.reference(6)), "Power law, sigma=0.85"
     assert cells.columns.tolist() == list(DOMAINS) and cells.index[0] == name
     assert cells.loc[name, "code"] == (pytest.approx(-0.2), True)
@@ -113,8 +104,9 @@ def test_when_only_code_gains_then_only_code_is_marked():
 
 
 def test_when_cost_is_counted_then_equal_pairs_are_equal_operations_and_dense_has_its_own():
-    table = field.overview(study(lambda series, length: np.log(20.0 + (length > 256) * 10 - (series == "Dense"))),
-                           (256, 1024))
+    def loss(job, length, variant):
+        return np.log(20.0 + (length > 256) * 10 - (job.labels.series == "Dense"))
+    table = field.overview(results(NAME, loss, profile="small"), (256, 1024))
     assert table.index[0] == "Dense", "the best first"
     column = table["attention, Mflop a token"]
     sparse = column[table["role"] != "baseline"]

@@ -107,21 +107,19 @@ def test_when_ours_is_beside_the_published_then_both_are_against_fixed_rungs_in_
 
 
 def test_when_the_published_gain_is_read_then_it_is_smaller_in_the_first_bin():
-    gain, second = published.ramp_gain("position"), published_csv("position_loss", "window == 8 and bin == 1")
-    nll = second[second["base"] == "fibonacci"].groupby(["schedule", "dataset"])["nll"].first()
+    gain = published.ramp_gain("position")
+    second = published_csv("position_loss", "window == 8 and bin == 1 and base == 'fibonacci'")
+    nll = second.groupby(["schedule", "dataset"])["nll"].first()
     assert gain.loc[128].to_dict() == pytest.approx((nll["fixed"] - nll["staggered"]).to_dict())
     mean = gain.mean(axis=1)
     assert len(mean) == 8 and mean.iloc[0] < mean.iloc[1:].min()    # row 5
 
 
-def test_when_seeds_differ_then_the_spread_is_the_samples_in_per_cent():
+def test_when_seeds_or_stacks_differ_then_the_tables_of_the_sweep_have_the_samples_spread_and_count_distances():
     jobs = planned(SWEEP, seeds=(1, 2, 3))
     study = Study(jobs, MadeUpDatabase(lambda job, length, variant: 3.0 + 0.01 * job.run.train.seed))
     table = window_sweep.seed_spread(study)
     assert table.loc["Dense", "ours, %"] == pytest.approx(1.0) and table["published, %"].notna().sum() >= 3
-
-
-def test_when_a_pattern_has_no_offsets_then_the_stack_is_counted_from_its_edges():
     patterns = {"local": build("local", window=3, layers=2), "power": build("power_law", window=2, budget=6, layers=2)}
     table = window_sweep.stack_table(patterns, 16)
     assert table.loc["local"].tolist() == [4, 4, 7] and table.loc["power", "stack"] > 6
@@ -156,20 +154,27 @@ def test_when_a_change_at_evaluation_helps_or_hurts_then_the_tables_of_variants_
     assert context["estimate"].abs().max() < 1e-9                      # a loss that does not change with the position
 
 
-def test_when_the_papers_sizes_are_computed_then_the_audits_numbers_follow():
+def test_when_published_tables_and_the_documents_sizes_are_looked_at_then_the_audits_numbers_follow():
     grows = {schedule: exact.paper_pattern(schedule=schedule) for schedule in ("linear", "fixed")}
     table = extrapolation.rungs_added(grows | {"pow2": exact.paper_pattern("pow2", "linear")}, 1024, 4096)
     assert table["layers with untrained distances"].to_dict() == {"linear": 7, "fixed": 0, "pow2": 16}    # row 2
     assert table["untrained distances"].drop("pow2").to_dict() == {"linear": "1086 to 1480", "fixed": "none"}
-
-
-def test_when_published_lengths_are_compared_then_changes_are_those_of_the_audit():
     change = extrapolation.published_table()["change, %"]
     assert change["Powers of two, fixed, W=8"].round(1) == 11.3
     assert change["Fibonacci, coprime ramp, W=6"].round(1) == 4.2    # row 3
     ramps = change[change.index.str.startswith("Powers of two, linear")]
     assert ramps.round(1).between(-0.4, 0).all() and len(ramps) == 4    # row 2
     assert change["Dense"].round() == 201 and (change.drop("Dense") > 2).sum() == 4
+    table = capacity_battery.lambada_table()
+    assert [round(value) for value in table["estimate"]] == [300, 309, 347, 364, 387]    # row 17
+    assert list(table.index)[0] == RAMP and list(table.index)[-1] == FIXED
+    assert capacity_battery.published_battery().loc[("blimp", "accuracy")].notna().sum() >= 4
+    table = christoffel.residue_table({"64/512": (64, 512), "63/512": (63, 512)})
+    assert table["gaps"].to_dict() == {"64/512": "8", "63/512": "8, 9"}    # row 22
+    assert table["residues mod 8"].to_dict() == {"64/512": 1, "63/512": 8}
+    reach = (100 * christoffel.document_reach().iloc[-1]).round()
+    assert reach.iloc[:4].tolist() == [31, 41, 45, 85]    # row 24: 64/512, 63/512, 61/512, and 55/512 with W = 8
+    assert reach["Random offsets, 64 of 512"] >= 96
 
 
 def test_when_draws_are_counted_out_for_a_budget_then_the_drawn_graphs_have_its_pairs():
@@ -203,15 +208,6 @@ def test_when_the_law_is_sampled_then_counts_follow_it():
     assert np.all(np.abs(counted - expected) < 5 * np.sqrt(expected) + 1) and counted.sum() > 1000
 
 
-def test_when_words_are_looked_at_then_the_audits_facts_follow():
-    table = christoffel.residue_table({"64/512": (64, 512), "63/512": (63, 512)})
-    assert table["gaps"].to_dict() == {"64/512": "8", "63/512": "8, 9"}    # row 22
-    assert table["residues mod 8"].to_dict() == {"64/512": 1, "63/512": 8}
-    reach = (100 * christoffel.document_reach().iloc[-1]).round()
-    assert reach.iloc[:4].tolist() == [31, 41, 45, 85]    # row 24: 64/512, 63/512, 61/512, and 55/512 with W = 8
-    assert reach["Random offsets, 64 of 512"] >= 96
-
-
 def test_when_tasks_are_trained_with_and_without_a_window_then_each_is_a_row_of_its_own():
     jobs = planned("05_christoffel", task_windows=(0, 4), task_masks=("dense", "words", "local"))
     study = Study(jobs, MadeUpDatabase(right=lambda job: 0.25 + (job.labels.window or 0) / 10))
@@ -241,11 +237,3 @@ def test_when_one_model_answers_better_then_battery_context_and_ladder_show_it_b
     assert (beside["low"] > 0).all() and set(beside.index) == {"blimp", "lambada"}
     distances = capacity_battery.by_distance(study)
     assert {"Dense", RAMP} <= set(distances.index) and set(distances["bin"]) == {8}
-
-
-def test_when_cost_and_battery_are_read_then_the_audits_facts_follow():
-    assert 4.2 <= published.learned_cost() <= 4.5    # row 10
-    table = capacity_battery.lambada_table()
-    assert [round(value) for value in table["estimate"]] == [300, 309, 347, 364, 387]    # row 17
-    assert list(table.index)[0] == RAMP and list(table.index)[-1] == FIXED
-    assert capacity_battery.published_battery().loc[("blimp", "accuracy")].notna().sum() >= 4

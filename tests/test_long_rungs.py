@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from made_up_results import MadeUpDatabase
+from made_up_results import one, results
 from plans import loaded, planned
 
 from lib.patterns import build
@@ -22,12 +22,12 @@ def series(job) -> str:
     return job.labels.series
 
 
-def study(gain=lambda job: 0.0, profile="small", database=MadeUpDatabase, **numbers) -> Study:
+def study(gain=lambda job: 0.0, profile="small", **numbers) -> Study:
     """The models of a profile; the ramp's runs have `gain(job)` nats more than the others, and every run some noise."""
     def loss(job, *_):
         chance = np.random.default_rng([job.run.train.seed, job.run.train.tokens]).normal(0, 1e-4)
         return 3 + (gain(job) + chance) * (series(job) == RAMP)
-    return Study(planned(NAME, profile), database(loss, unpaired=1e-3, **numbers), NAME)
+    return results(NAME, loss, profile=profile, unpaired=1e-3, **numbers)
 
 
 # The plan
@@ -141,10 +141,7 @@ def test_when_far_evidence_pays_then_the_bins_beyond_the_window_are_lower_and_ma
 
 
 def test_when_the_answer_is_made_then_each_axis_names_where_the_ramp_is_better_and_where_worse():
-    class OnCode(MadeUpDatabase):
-        def windows(self, job, length, variant, domain):
-            return super().windows(job, length, variant, domain) - 0.1 * (domain == "code") * (series(job) == RAMP)
-    made = study(lambda job: 0.05, database=OnCode,
+    made = study(lambda job: 0.05, code=one(RAMP, -0.1, 0.0),
                  at=lambda job: lambda bin_: (0.1 * (bin_ == 1) - 0.05) * (series(job) == RAMP),
                  right=lambda job: 0.9 if series(job) == RAMP and job.labels.distance == 48 else 0.0)
     domains = rungs.by_domain(made, [RAMP, "Dense"], 256)

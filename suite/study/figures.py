@@ -243,9 +243,10 @@ def _spread(table: pd.DataFrame) -> list[pd.Series]:
 @drawn
 def against_pairs(table: pd.DataFrame, *, title: str) -> Figure:
     """Perplexity (`mean`) of each model against its attended `pairs` (log scale), named in a legend, the best first."""
-    shown, best = looks(table.sort_values("mean").index), frontier(table)
+    shown, ordered = looks(table.sort_values("mean").index), table.sort_values(["pairs", "mean"])
+    best = ordered[ordered["mean"] < ordered["mean"].cummin().shift(fill_value=np.inf)]
     fig, (axes,) = panels(1, 3.7)
-    if len(best) > 1:
+    if len(best) > 1:                       # rows that no row with as few pairs beats
         axes.step(best["pairs"], best["mean"], where="post", color=LIGHT, linewidth=1, linestyle="--", zorder=1)
     for name, row in table.iterrows():
         axes.errorbar(row["pairs"], row["mean"], color=shown[name].color, linewidth=1, marker=shown[name].marker,
@@ -259,12 +260,6 @@ def against_pairs(table: pd.DataFrame, *, title: str) -> Figure:
     marks.append(mpl.lines.Line2D([], [], color=LIGHT, linewidth=1, linestyle="--", label="best with as few pairs"))
     fig.legend(handles=marks, loc="outside right upper", title="best first", alignment="left")
     return fig
-
-
-def frontier(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows that no row with as few pairs beats, from few pairs to many."""
-    ordered = table.sort_values(["pairs", "mean"])
-    return ordered[ordered["mean"] < ordered["mean"].cummin().shift(fill_value=np.inf)]
 
 
 @drawn
