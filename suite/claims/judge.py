@@ -16,10 +16,11 @@ from suite.experiments.base import Job, Parameters
 from suite.run.database import Database
 from suite.settings.profiles import Profile
 from suite.study.frames import NotTested, Study, plan_of
-from suite.study.stats import LEVEL, Interval, holm, seed_words
+from suite.study.stats import LEVEL, Interval, holm
 
 COLUMNS = ("identifier", "document", "statement", "verdict", "effect", "low", "high", "unit", "p", "flip", "seeds",
            "runs")
+FEW = {1: "one seed", 2: "two seeds"}           # seeds of an interval that a reader must know
 
 
 class Evidence(Study):
@@ -106,7 +107,7 @@ def ask(claim: Claim, of: Callable[[str], Study]) -> Judgement:
         digits = next((n for n in range(2, 6) if width * 10 ** n >= 10), 6) if width > 0 else 4
         sentence = f"{parts[at].what}{which}: {own.text(digits)} {claim.unit}".strip()
         if not all(part.value.replicated for part in parts):
-            sentence = f"{sentence}, over windows only: {seed_words(seeds)}, and no seeds to tell its noise by."
+            sentence = f"{sentence}, over windows only: {FEW.get(seeds, '')}, and no seeds to tell its noise by."
             return Judgement(claim, "undecided", sentence, own.estimate, own.low, own.high, seeds=seeds, runs=runs)
         flip = own.flip(min(region.boundaries(), key=lambda end: abs(end - own.estimate))) if runs else None
         return Judgement(claim, verdict, sentence, own.estimate, own.low, own.high, p, flip, seeds, runs)
@@ -121,7 +122,7 @@ def corrected(own: Judgement, p: float) -> Judgement:
     said = f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
     said += " after Holm's correction" * bool(own.family)
     turned = "" if own.flip is None else f"a new seed would show the opposite sign in {own.flip:.0%} of cases"
-    sentence = ", ".join(filter(None, (own.sentence, said, seed_words(own.seeds), turned)))
+    sentence = ", ".join(filter(None, (own.sentence, said, FEW.get(own.seeds), turned)))
     return replace(own, p=p, verdict=own.verdict if p < 1 - LEVEL else "undecided", sentence=f"{sentence}.")
 
 

@@ -64,11 +64,6 @@ def stack_sums(pattern: Pattern, length: int) -> np.ndarray:
     return reachable_distances([layer_distances(pattern, layer, length) for layer in range(pattern.layers)], length)
 
 
-def residues(distances: Iterable[int], modulus: int) -> np.ndarray:
-    """How many distances are 0, 1, … modulo `modulus`, int64 `[modulus]`."""
-    return np.bincount(np.array(list(distances), np.int64) % modulus, minlength=modulus)
-
-
 def reach_by_depth(pattern: Pattern, length: int, depth: int | None = None) -> np.ndarray:
     """Share of (query, token) pairs (j <= i of a causal pattern) that 1, 2, … `depth` layers connect, float64
     `[depth]`; default: all layers. Layers are used in order, then from the first."""

@@ -65,11 +65,6 @@ def quantile(df: float) -> float:
     return float(stats.t.ppf((1 + LEVEL) / 2, df))
 
 
-def seed_words(seeds: int) -> str:
-    """How many seeds an interval is of, where a reader must know: `one seed`, `two seeds`; else nothing."""
-    return {1: "one seed", 2: "two seeds"}.get(seeds, "")
-
-
 # Means
 
 class Noise(NamedTuple):

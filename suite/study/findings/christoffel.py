@@ -31,8 +31,8 @@ def residue_table(words: Mapping[str, tuple[int, int]], modulus: int = 8) -> pd.
 
 def residue_counts(patterns: Mapping[str, Pattern], length: int, modulus: int = 8) -> dict[str, pd.Series]:
     """How many distances of the first layer fall into each residue class; the query itself left out."""
-    return {name: pd.Series(graph.residues(set(graph.layer_distances(pattern, 0, length)) - {0}, modulus))
-            for name, pattern in patterns.items()}
+    distances = {name: np.array(graph.layer_distances(pattern, 0, length)) for name, pattern in patterns.items()}
+    return {name: pd.Series(np.bincount(d[d != 0] % modulus, minlength=modulus)) for name, d in distances.items()}
 
 
 def document_reach(depth: int = 4, length: int = 2048) -> pd.DataFrame:
