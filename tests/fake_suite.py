@@ -16,17 +16,7 @@ from suite import cli
 from suite.experiments.base import Job
 from suite.run import execute, worker
 
-GOOD = """
-description: for tests
-corpus: {vocab: 300, train_tokens: 4000, heldout_tokens: 2000}
-model: {d_model: 16, layers: 2, heads: 2, kv_heads: 1, head_dim: 8, hidden: 32}
-train: {steps: 10, batch: 2, length: 16, lr: 2.0e-3, warmup: 3, precision: fp32, eval_every: 5}
-mixture: {docs: 0.75, code: 0.25}
-rungs: 5
-evaluation_tokens: 1000
-workers: 1
-notebooks: {01_window_sweep: {windows: [4, 6]}}
-"""
+GOOD = (Path(__file__).parent / "data" / "tiny.yaml").read_text("utf-8")
 CELL = 'profile: str = "small"\ncorpus: str = ""\nseeds: list[int] = [42]\ntokens: int = 0\n'
 WRITE = """
 from lib import paths

@@ -5,6 +5,7 @@ import itertools
 import re
 from collections import Counter
 from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,47 +14,7 @@ from data_prep import clean, sources
 from data_prep.clean import Duplicates, jaccard, shingles, signatures
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau phi".split()
-
-
-WITH = '''"""Module."""
-import os
-
-
-class A:
-    """Class."""
-
-    x = """not a docstring"""
-
-    def f(self):
-        """Only this."""
-
-    def é(self, a="ü"):
-        """Two
-        lines."""  # said
-        return a
-if os:
-    def g(): "on the same line"
-    def h():
-        "plain quotes"
-        return "kept"
-'''
-WITHOUT = '''import os
-
-
-class A:
-
-    x = """not a docstring"""
-
-    def f(self):
-        ...
-
-    def é(self, a="ü"):
-        return a
-if os:
-    def g(): "on the same line"
-    def h():
-        return "kept"
-'''
+WITH, WITHOUT = ((Path(__file__).parent / "data" / f"{name}_docstrings.txt").read_text("utf-8") for name in ("with", "without"))
 
 
 def prose(seed: int, count: int = 120) -> list[str]:

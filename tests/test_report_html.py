@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from pathlib import Path
 
 import nbformat
 import pandas as pd
@@ -64,23 +65,7 @@ def test_when_mathml_is_made_safe_then_nothing_of_it_is_lost():
 
 # Safety
 
-HOSTILE = (
-    "<script>evil()</script>", "<img src=x onerror=evil()>", "<p onclick='evil()'>x</p>", "<!-- evil -->",
-    "<svg onload=evil()><p>x</p></svg>", "<svg><script>evil()</script></svg>", "<iframe srcdoc='evil'></iframe>",
-    "<math><mi href='javascript:evil()'>x</mi></math>", "<a href='javascript:evil()'>x</a>",
-    "<math><annotation-xml encoding='text/html'><img src=x onerror=evil()></annotation-xml></math>",
-    "<a href=' java&#10;script:evil()'>x</a>", "<a href='data:text/html,evil'>x</a>", "<a href='vbscript:evil'>x</a>",
-    "<form action='https://evil.org'><input></form>", "<object data='evil.swf'></object>",
-    "<style>@import 'https://evil.org'</style>", "<p style='background: url(https://evil.org)'>x</p>",
-    "<p style='behavior: url(evil)'>x</p>", "<link rel=stylesheet href='https://evil.org'>",
-    "<base href='https://evil.org'>", "<meta http-equiv=refresh content='0;url=https://evil.org'>",
-    "<img src='https://evil.org/a.png'>", "<img src='//evil.org/a.png'>", "<img src='data:text/html;base64,evil'>",
-    "<img srcset='https://evil.org/a.png 2x'>", "<video src='https://evil.org' poster='evil.png'></video>",
-    "<table background='https://evil.org'><tr><td>x</td></tr></table>",
-    "<textarea><img src=x onerror=evil()></textarea>", "<template><script>evil()</script></template>",
-    "<svg><image href='https://evil.org/a.png'/><use xlink:href='evil.svg#a'/></svg>",
-    "<noscript><p title='</noscript><img src=x onerror=evil()>'>", "<details ontoggle=evil() open>x</details>",
-    "<picture><source srcset='https://evil.org'></picture>")
+HOSTILE = (Path(__file__).parent / "data" / "hostile.html").read_text("utf-8").splitlines()
 
 
 def test_when_text_would_run_or_load_something_then_that_is_dropped():
