@@ -26,48 +26,14 @@ from suite.settings import profiles
 
 
 @dataclass(frozen=True)
-class Text:
-    """A corpus by its manifest (`data_prep.build`): what a run's models read."""
-    fingerprint: str
-    manifest: dict[str, Any]
-
-    @property
-    def source(self) -> str:
-        return {"offline": "The offline corpus", "folder": "Your own text",
-                "hub": "Text of the Hugging Face hub"}[self.manifest["source"]]
-
-    @property
-    def pieces(self) -> str:
-        tokenizer = self.manifest["config"].get("tokenizer")
-        return f"pieces of {tokenizer}" if tokenizer else "byte-level pieces"
-
-    @property
-    def origins(self) -> list[str]:
-        """Of hub text: data sets of every domain and of the battery's tasks, with configuration, commit, licence."""
-        sources = [(name, source) for name, domain in self.domains.items() for source in domain.get("sources", ())]
-        sources += [(f"{task}, {source['items']:,} items", source)
-                    for task, source in self.manifest.get("evaluations", {}).items()]
-        return [f"{what}: {source['dataset']} ({', '.join(filter(None, (source['config'], source['split'])))}), "
-                + ("a copy on this machine" if source["revision"] == "copy" else f"commit {source['revision'][:12]}")
-                + f", {source['licence']}" for what, source in sources]
-
-    @property
-    def domains(self) -> dict[str, dict[str, Any]]:
-        """Documents and tokens by domain and split; `removed`: documents left out, `sources`: of hub text."""
-        return self.manifest["domains"]
-
-    def tokens(self, split: str) -> int:
-        return sum(domain[split]["tokens"] for domain in self.domains.values())
-
-
-@dataclass(frozen=True)
 class Facts:
     """All that the page says of a profile's runs, corpora and tables."""
     profile: str
     corpus: str                    # the folder that `CORPUS` names, or nothing
     table: pd.DataFrame            # see `summary.read_tables`
-    runs: list[dict[str, Any]]     # behind the table, in the order in which they were started: see `described`
-    texts: list[Text]              # that the runs read
+    runs: list[dict[str, Any]]     # behind the table, in the order in which they were started
+    texts: list[Corpus]            # that the runs read
+    elsewhere: list[str]           # fingerprints of texts that shipped runs read and that are not on this machine
 
     @classmethod
     def read(cls, profile: str, corpus: str, finished: Sequence[str]) -> Facts:
@@ -75,13 +41,13 @@ class Facts:
         table = summary.read_tables(paths.results(profile), finished)
         runs = read_runs(profile, table.loc[table["run"] != "", ["run", "experiment"]].drop_duplicates())
         corpora = [Corpus(manifest.parent) for manifest in sorted(paths.corpora().glob("[!.]*/manifest.json"))]
-        there = {text.fingerprint: Text(text.fingerprint, text.manifest) for text in corpora}
+        there = {text.fingerprint: text for text in corpora}
         wanted = dict.fromkeys(run["data"] for run in runs if run["data"])
         gone = [fingerprint for fingerprint in wanted if fingerprint not in there]
         if gone and not shipped(profile, corpus):
             raise SuiteError(f"no corpus in {paths.corpora()} has the fingerprint {gone[0]} that runs were trained on; "
                              "run the report again, it is built anew")
-        return cls(profile, corpus, table, runs, [there[text] for text in wanted if text in there])
+        return cls(profile, corpus, table, runs, [there[text] for text in wanted if text in there], gone)
 
     @property
     def description(self) -> str:
@@ -92,23 +58,12 @@ class Facts:
         return frozenset(run["run"] for run in self.runs)
 
     @property
-    def tables(self) -> list[str]:
-        """The notebooks that have a table."""
-        return list(dict.fromkeys(self.table["experiment"]))
-
-    @property
     def seconds(self) -> float:
         return sum(run["seconds"] or 0.0 for run in self.runs)
 
     @property
     def versions(self) -> list[dict[str, str]]:
         return [dict(versions) for versions in dict.fromkeys(tuple(run["versions"].items()) for run in self.runs)]
-
-    @property
-    def elsewhere(self) -> list[str]:
-        """The fingerprints of texts that shipped runs read and that are not on this machine."""
-        here = {text.fingerprint for text in self.texts}
-        return [text for text in dict.fromkeys(run["data"] for run in self.runs if run["data"]) if text not in here]
 
     @property
     def machines(self) -> list[str]:
@@ -130,6 +85,16 @@ class Facts:
         return [(name, list(runs)) for name, runs in series.items()]
 
 
+def origins(manifest: dict[str, Any]) -> list[str]:
+    """Of hub text: data sets of every domain and of the battery's tasks, with configuration, commit, licence."""
+    sources = [(name, source) for name, domain in manifest["domains"].items() for source in domain.get("sources", ())]
+    sources += [(f"{task}, {source['items']:,} items", source)
+                for task, source in manifest.get("evaluations", {}).items()]
+    return [f"{what}: {source['dataset']} ({', '.join(filter(None, (source['config'], source['split'])))}), "
+            + ("a copy on this machine" if source["revision"] == "copy" else f"commit {source['revision'][:12]}")
+            + f", {source['licence']}" for what, source in sources]
+
+
 def read_runs(profile: str, shown: pd.DataFrame) -> list[dict[str, Any]]:
     """The runs that tables name, in the order of their start. shown: columns `run` and `experiment`."""
     if shown.empty:
@@ -140,11 +105,11 @@ def read_runs(profile: str, shown: pd.DataFrame) -> list[dict[str, Any]]:
     if unknown := sorted(run for run, row in rows.items() if row is None):
         raise SuiteError(f"{paths.results(profile)} names runs that {paths.database(profile)} does not have: "
                          f"{', '.join(unknown)}; delete the tables and run the report again")
-    runs = [described(row, notebooks[run]) for run, row in rows.items()]
-    return sorted(runs, key=lambda run: (run["started"], run["run"]))
+    return sorted((_described(row, notebooks[run]) for run, row in rows.items()),
+                  key=lambda run: (run["started"], run["run"]))
 
 
-def described(row: sqlite3.Row, notebooks: Sequence[str]) -> dict[str, Any]:
+def _described(row: sqlite3.Row, notebooks: Sequence[str]) -> dict[str, Any]:
     """A row of the database as the appendix shows it, with the `notebooks` whose tables hold the run's numbers."""
     run = RunConfig.from_dict(json.loads(row["config"]))
     groups = {**run.to_dict(), "data": {"source": run.data.source, **dict(run.data.parameters)}}

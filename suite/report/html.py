@@ -88,7 +88,6 @@ def _parser(preset: str, *rules: str) -> MarkdownIt:
 
 _FORMULAS = _parser("zero")
 markdown = _parser("commonmark", "table", "strikethrough").render          # not safe: it holds the HTML of the text
-formulas = _FORMULAS.render                                                # of plain text
 
 
 # Safety

@@ -13,7 +13,7 @@ from lib import paths
 from suite import claims
 from suite.experiments.base import COLUMNS
 from suite.report import ledger, pages, pictures, summary
-from suite.report.facts import Facts
+from suite.report.facts import Facts, origins
 from suite.report.html import Section
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def page(facts: Facts, status: Mapping[str, NotebookStatus], judgements: Sequenc
     series, ranking = summary.series_of(facts.table), pictures.ranking(facts.table)
     other_runs = set(facts.table["run"]) - set(summary.perplexities(facts.table)["run"]) - {""}    # of synthetic tasks
     return pages.environment().get_template("page.html.j2").render(
-        title="Sparse attention: three proposals, one report", facts=facts,
+        title="Sparse attention: three proposals, one report", facts=facts, origins=origins,
         when=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         css="".join((pages.TEMPLATES / f"{name}.css").read_text("utf-8") for name in ("page", "claims")),
         notebooks=entries, audit=audit, finished=sum(own.state in DONE for own in status.values()),

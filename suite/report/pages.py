@@ -1,7 +1,6 @@
 """An executed notebook, or a document of the repository, as a section of the page; the environment of all templates."""
 
 import ast
-import base64
 import datetime
 import re
 from collections.abc import Collection, Mapping
@@ -23,7 +22,7 @@ from suite.report.ledger import VERDICTS
 TEMPLATES = Path(__file__).parent / "templates"
 AUDIT = paths.ROOT / "docs" / "audit.md"
 WORDS = {"waiting": "not run yet", "running": "running", "done": "done", "fresh": "done", "failed": "failed"}
-PRIORITY = ("text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain")
+PRIORITY = ("text/html", "text/markdown", "image/png", "text/plain")
 LIVE = ("application/vnd.jupyter.widget-view+json", "application/javascript")   # their text only says what they are
 NOT_FOR_THE_PAGE = ("progress", "caption_line")      # metadata that suite.settings.progress and suite.notebook set
 _PROGRESS = re.compile(r"\d+%\|.*\||\d+/\d+ \[\d+:\d+")                    # a bar of tqdm, or its counts and times
@@ -38,10 +37,8 @@ def environment() -> jinja2.Environment:
     made.globals.update(words=WORDS, verdicts=VERDICTS)
     made.filters.update(
         duration=duration, moment=moment, figure=lambda value, digits: f"{value:,.{digits}f}",
-        markdown=lambda text: Markup(html.markdown(text)), formulas=lambda text: Markup(html.formulas(text)),
-        prose=lambda cell: Markup(_embedded(html.markdown(cell.source), cell.get("attachments", {}))),
-        base64=lambda text: base64.b64encode(text.encode()).decode(), ansi=lambda text: Markup(ansi2html(text)),
-        highlight=lambda source: Markup(html.highlighted(source)))
+        markdown=lambda text: Markup(html.markdown(text)), highlight=lambda source: Markup(html.highlighted(source)),
+        ansi=lambda text: Markup(ansi2html(text)))
     return made
 
 
@@ -53,37 +50,40 @@ def moment(when: str) -> str:
 def render(path: Path, name: str, runs: Collection[str] = (), anchors: Collection[str] = (),
            claims: Mapping[str, str] | None = None) -> Section:
     """The section of the executed notebook at `path`; `runs`, `anchors` and `claims` as in `html.tidy`."""
-    notebook = read(path)
-    title = _prepare(notebook) or name
-    fragment = environment().get_template("notebook.html.j2").render(cells=notebook.cells)
-    return html.tidy(fragment, name, title, runs, anchors, claims)
+    cells = [cell for cell in read(path).cells if "papermill-error-cell-tag" not in cell.metadata.get("tags", [])]
+    first = next((cell for cell in cells if cell.cell_type == "markdown"), None)
+    title = name
+    if first:
+        title, first.source = titled(first.source, name)
+    _merge_parameters(cells)
+    for cell in cells:
+        if cell.cell_type == "code":
+            cell.outputs = [kept for output in cell.outputs if (kept := _kept(output)) is not None]
+    shown = [cell for cell in cells if cell.source.strip() or cell.get("outputs")]
+    return html.tidy(environment().get_template("notebook.html.j2").render(cells=shown), name, title, runs, anchors,
+                     claims)
 
 
 def unfinished(name: str) -> Section:
     """The section of a notebook that has no output: its title alone."""
     source = paths.NOTEBOOKS / f"{name}.ipynb"
-    return Section(name, (title_of(read(source)) if source.exists() else "") or name)
+    cells = read(source).cells if source.exists() else []
+    first = next((cell.source for cell in cells if cell.cell_type == "markdown"), "")
+    return Section(name, titled(first, name)[0])
 
 
 def document(path: Path, notebooks: Collection[str]) -> Section | None:
     """The section of a Markdown document; None if there is none at `path`."""
     if not path.exists():
         return None
-    text = path.read_text(encoding="utf-8")
-    title = _TITLE.match(text)
-    fragment = html.markdown(text[title.end():] if title else text)
-    return html.tidy(fragment, path.stem, plain(title["title"]) if title else path.stem, anchors=notebooks)
+    title, text = titled(path.read_text(encoding="utf-8"), path.stem)
+    return html.tidy(html.markdown(text), path.stem, title, anchors=notebooks)
 
 
-def title_of(notebook: nbformat.NotebookNode) -> str:
-    """Text of the heading that begins a notebook's Markdown; empty if there is none."""
-    titles = (_TITLE.match(cell.source) for cell in notebook.cells if cell.cell_type == "markdown")
-    return next((plain(title["title"]) for title in titles if title), "")
-
-
-def plain(title: str) -> str:
-    """A Markdown heading as text for a table of contents."""
-    return re.sub(r"[`*_$]|\\(?=\W)", "", title).strip()
+def titled(text: str, otherwise: str) -> tuple[str, str]:
+    """The heading that begins a Markdown text, without its marks, and what follows it; `otherwise` if there is none."""
+    found = _TITLE.match(text)
+    return (re.sub(r"[`*_$]|\\(?=\W)", "", found["title"]).strip(), text[found.end():]) if found else (otherwise, text)
 
 
 def read(path: Path) -> nbformat.NotebookNode:
@@ -96,50 +96,24 @@ def read(path: Path) -> nbformat.NotebookNode:
         raise SuiteError(f"{path} is not a notebook: {error}; delete it and run the report again") from error
 
 
-def _embedded(fragment: str, attachments: Mapping[str, Mapping[str, str]]) -> str:
-    """The HTML of a Markdown cell with the pictures that are attached to it."""
-    for name, kinds in attachments.items():
-        mime, data = next(iter(kinds.items()))
-        fragment = fragment.replace(f'src="attachment:{name}"', f'src="data:{mime};base64,{data}"')
-    return fragment
-
-
-def _prepare(notebook: nbformat.NotebookNode) -> str:
-    """Take the title out, drop what is not for a page; returns the title (empty: there is none)."""
-    title = title_of(notebook)
-    notebook.cells = [c for c in notebook.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])]
-    for cell in notebook.cells:
-        found = _TITLE.match(cell.source) if cell.cell_type == "markdown" else None
-        if found and plain(found["title"]) == title:
-            cell.source = cell.source[found.end():]
-        if cell.cell_type == "code":
-            cell.outputs = [kept for output in cell.outputs if (kept := _kept(output)) is not None]
-    _merge_parameters(notebook)
-    notebook.cells = [c for c in notebook.cells if c.source.strip() or c.get("outputs")]
-    return title
-
-
-def _merge_parameters(notebook: nbformat.NotebookNode) -> None:
+def _merge_parameters(cells: list[nbformat.NotebookNode]) -> None:
     """One cell of parameters: the declarations with their meanings, and the values that this execution was given."""
-    declared, given = (next((c for c in notebook.cells if tag in c.metadata.get("tags", [])), None)
+    declared, given = (next((cell for cell in cells if tag in cell.metadata.get("tags", [])), None)
                        for tag in ("parameters", "injected-parameters"))
     if declared is None or given is None:
         return
+    source = declared.source
     try:
         values = {node.targets[0].id: ast.get_source_segment(given.source, node.value)
                   for node in ast.parse(given.source).body}
-        lines = declared.source.splitlines()
-        for node in ast.parse(declared.source).body:
-            if node.target.id in values:
-                at, old = node.lineno - 1, node.value
-                line, value = lines[at].encode(), values.pop(node.target.id).encode()
-                lines[at] = (line[:old.col_offset] + value + line[old.end_col_offset:]).decode()
+        for node in ast.parse(source).body:
+            old, default = (ast.get_source_segment(declared.source, part) for part in (node, node.value))
+            source = source.replace(old, old.removesuffix(default) + values.pop(node.target.id, default), 1)
     except (SyntaxError, AttributeError):       # not the cells that the suite writes: both are shown as they are
         return
     if not values:
-        declared.source = "\n".join(lines)
-        declared.metadata["given"] = True
-        notebook.cells.remove(given)
+        declared.update(source=source, metadata={**declared.metadata, "given": True})
+        cells.remove(given)
 
 
 def _kept(output: nbformat.NotebookNode) -> nbformat.NotebookNode | None:
