@@ -1,69 +1,49 @@
 """A small finished profile for the report's tests, made up: database, corpus manifest, tables, notebooks, a ledger that
 nobody judged, and the page of all that."""
 
-import base64
 import dataclasses
-import io
 import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import nbformat
-import numpy as np
 import pandas as pd
 import pytest
-from bs4 import BeautifulSoup
-from matplotlib.figure import Figure
+from bs4 import BeautifulSoup, Tag
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from lib import paths
-from lib.config import DataConfig, ModelConfig, PatternSpec, RunConfig, TrainConfig, fingerprint
+from lib.config import DataConfig, PatternSpec, RunConfig, fingerprint
 from suite.claims import Claim, Judgement, as_json
 from suite.claims.ledger import Call, Published
 from suite.claims.measures import Measure
 from suite.experiments.base import COLUMNS
 from suite.report import NotebookStatus, build, pages
 from suite.run.database import Database, Facts
+from suite.settings import profiles
 
-PROFILE = "made_up"
+PROFILE, SMALL = "made_up", profiles.load("small")
 ALL_PATTERNS, DONE, WAITING = "08_all_patterns", "01_window_sweep", "03_extrapolation"
 FAILED, RUNNING = "02_learned_alpha", "04_power_law_sigma"
 ERROR = "Traceback (most recent call last):\n  ...\nValueError: no alpha <moved> & far"
 STATUS = {DONE: NotebookStatus("done", seconds=95.0), FAILED: NotebookStatus("failed", error=ERROR, seconds=3.0),
           WAITING: NotebookStatus("waiting"), RUNNING: NotebookStatus("running")}
 WITH_ALL = {**STATUS, ALL_PATTERNS: NotebookStatus("done", seconds=2.0)}
-MODEL = ModelConfig(vocab=2048, d_model=128, layers=8, heads=4, kv_heads=1, head_dim=32, hidden=342)
-TRAIN = TrainConfig(steps=610, batch=16, length=256, warmup=30)
-PROFILE_FILE = """
-description: A made-up profile & its <numbers>, for the tests of the report
-corpus: {vocab: 2048, train_tokens: 3500000, heldout_tokens: 150000}
-model: {d_model: 128, layers: 8, heads: 4, kv_heads: 1, head_dim: 32, hidden: 342}
-train: {steps: 610, batch: 16, length: 256, lr: 2.0e-3, warmup: 30, precision: fp32, eval_every: 100}
-rungs: 12
-evaluation_tokens: 150000
-"""
-DOMAINS = ("docs", "code", "stories", "math")
+PIXEL = ("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=")       # a PNG
 
-# Series of the notebook that is done: name, role, pattern, family, keys a query, perplexity, parameters, setting
-SERIES = [
-    ("Dense", "baseline", "dense", "comparator", 128.5, 29.5, {}, ""),
-    ("Local window, equal edges", "control", "local", "comparator", 15.0, 28.1, {"window": 14}, ""),
-    *[(f"Fibonacci, {name}", "model", "scaled_base", "scaled-base", w + 8.4, perplexity - 0.1 * w,
-       {"schedule": schedule, "window": w}, "") for w in (6, 8, 10)
-      for name, schedule, perplexity in (("linear ramp", "linear", 28.9), ("fixed", "fixed", 29.3))],
-    *[("Power law", "model", "power_law", "power-law", 0.93 * 64, 30.0 + s, {"sigma": s, "budget": 64},
-       f"sigma={s:g} budget=64") for s in (0.5, 0.8)],
-    ("Christoffel", "model", "christoffel", "christoffel", 30.1, 31.2, {"m": 15, "k": 127}, "m=15 k=127")]
-
-# Series of the notebook of all patterns: family, pattern, perplexity at the training length and far beyond
-PLACES = {"Dense": ("comparator", "dense", 22.1, 118.0), "Power law": ("power-law", "power_law", 21.4, 21.4),
-          "Local window, equal edges": ("comparator", "local", 20.9, 20.9),
-          "Fibonacci, linear ramp": ("scaled-base", "scaled_base", 21.3, 20.7),
-          "Christoffel": ("christoffel", "christoffel", 21.6, 21.6),
-          "BigBird, equal edges": ("literature", "bigbird", 21.1, 21.1),
-          "Fixed stride, equal edges": ("comparator", "strided", 39.6, 55.0)}
-SPREAD = (0.99, 1.0, 1.01)                 # factors of the seeds' perplexities
+# Both notebooks that are done have these series: family, pattern with its parameters, perplexity at the training
+# length of 256 tokens and at 1,024.
+SERIES = {
+    "Dense": ("comparator", PatternSpec.of("dense"), 22.1, 118.0),
+    "Power law": ("power-law", PatternSpec.of("power_law", sigma=0.8, budget=64), 21.4, 21.4),
+    "Local window, equal edges": ("comparator", PatternSpec.of("local", window=14), 20.9, 20.9),
+    "Fibonacci, linear ramp": ("scaled-base", PatternSpec.of("scaled_base", schedule="linear", window=6), 21.3, 20.7),
+    "Christoffel": ("christoffel", PatternSpec.of("christoffel", m=15, k=127), 21.6, 21.6),
+    "BigBird, equal edges": ("literature", PatternSpec.of("bigbird", window=6), 21.1, 21.1),
+    "Fixed stride, equal edges": ("comparator", PatternSpec.of("strided", window=6), 39.6, 55.0)}
+SEEDS = {42: 1 / 1.01, 43: 1.0, 44: 1.01}                                  # with the factors of their perplexities
+DOMAINS = {"docs": 0.5, "code": 2.0, "stories": 0.8, "math": 1.25}         # the same; their product is 1
 
 # The ledger
 MEASURED = {"effect": -0.042, "low": -0.051, "high": -0.033, "p": 0.012, "seeds": 3}
@@ -99,31 +79,6 @@ def judgements(runs: list[str]) -> list[Judgement]:
                   region={"equals": 133}, section="A heading that is not there", **plain),
         judgement(LONG, "suite", "supported", runs=("f" * 16,)),
         judgement("S2", "suite", "contradicted", effect=0.3293, seeds=1, unit="times", **plain)]
-
-
-def table_of(rows: list[dict]) -> pd.DataFrame:
-    """A tidy table; rows have what is alike in all."""
-    alike = {"train_length": 256, "parameters": 1_836_416, "measure": "perplexity"}
-    return pd.DataFrame([{**alike, **row} for row in rows]).reindex(columns=list(COLUMNS))
-
-
-def all_patterns(runs: list[str], seeds: int = 1) -> pd.DataFrame:
-    """The tidy table of 08_all_patterns; `runs` are fingerprints that the database has, one a series and seed."""
-    rows, free = [], iter(runs)
-    for name, (family, pattern, near, far) in PLACES.items():
-        dense = name == "Dense"
-        for seed, factor in zip((42, 43, 44), SPREAD if seeds > 1 else (1.0,), strict=False):
-            own = {"experiment": ALL_PATTERNS, "series": name, "role": "model", "pattern": pattern, "family": family,
-                   "window": 6, "seed": seed, "train_tokens": 2_000_000, "run": next(free),
-                   "pairs": 262_144 if dense else 25_400 + 10 * len(name), "keys_per_query": 128.5 if dense else 12.4,
-                   "run_tokens_per_s": 9000.0 if dense else 9900.0}
-            for domain, share in zip(DOMAINS, (0.5, 2.0, 0.8, 1.25), strict=True):       # their product is 1
-                rows += [{**own, "split": domain, "length": length, "value": value * factor * share}
-                         for length, value in ((256, near), (1024, far))]
-                rows += [{**own, "split": domain, "length": 1024, "variant": "rope=yarn", "value": 3.0},
-                         {**own, "split": domain, "step": 100, "value": 3.0},
-                         {**own, "measure": "nll", "value": np.log(3.0)}]
-    return table_of(rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,16 +122,15 @@ class Site:
 
     def fill(self) -> None:
         """Everything that the report reads, and another profile's ledger."""
-        for folder in ("profiles", "notebooks"):
-            (self.outputs / folder).mkdir(parents=True)
-        (self.outputs / "profiles" / f"{PROFILE}.yaml").write_text(PROFILE_FILE)
-        (self.outputs / "audit.md").write_text(AUDIT)
+        small = (paths.ROOT / "profiles" / "small.yaml").read_text("utf-8").partition("\n\n")[2]
+        for folder in (paths.PROFILES, paths.NOTEBOOKS, paths.results(PROFILE), paths.executed(PROFILE)):
+            folder.mkdir(parents=True)
+        (paths.PROFILES / f"{PROFILE}.yaml").write_text(f"description: A made-up profile & its <numbers>\n{small}")
+        pages.AUDIT.write_text(AUDIT)
         table = write_runs(write_corpus())
-        older = table.assign(experiment=WAITING, series="from an older execution")
-        paths.results(PROFILE).mkdir(parents=True)
-        for own in (table, older, all_patterns(list(table["run"].unique()))):
-            own.to_csv(paths.results(PROFILE) / f"{own['experiment'].iloc[0]}.csv", index=False)
-        paths.executed(PROFILE).mkdir(parents=True)
+        for name, own in {DONE: table, ALL_PATTERNS: table,
+                          WAITING: table.assign(series="from an older execution")}.items():
+            own.assign(experiment=name).to_csv(paths.results(PROFILE) / f"{name}.csv", index=False)
         executed = {DONE: new_notebook(cells=done_cells(table)), ALL_PATTERNS: new_notebook(cells=done_cells(table)),
                     WAITING: new_notebook(cells=[new_markdown_cell("# Stale\n\nSTALE RESULT")]),
                     FAILED: new_notebook(cells=failed_cells(), metadata={"suite": {"state": "failed", "error": ERROR}})}
@@ -198,8 +152,10 @@ def write_corpus() -> str:
     """A manifest alone; returns the corpus's fingerprint."""
     counts = {domain: {"train": {"documents": 3000 + i, "tokens": 3_500_000}, "removed": {"copies": 41},
                        "heldout": {"documents": 120 + i, "tokens": 150_000}} for i, domain in enumerate(DOMAINS)}
-    manifest = {"source": "offline", "config": {"vocab": 2048}, "pieces": 2048, "domains": counts, "files": {},
-                "versions": {"tokenizers": "0.23.3", "scipy": "1.17.1"}}
+    counts["docs"]["sources"] = [{"dataset": "a/docs", "config": "", "split": "train", "revision": "copy",
+                                  "licence": "MIT"}]
+    manifest = {"source": "hub", "config": {"vocab": 2048, "tokenizer": "a/b"}, "pieces": 2048, "domains": counts,
+                "files": {}, "versions": {"tokenizers": "0.23.3", "scipy": "1.17.1"}}
     folder = paths.corpora() / "0123456789abcdef"
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text(json.dumps({**manifest, "notes": []}))
@@ -207,32 +163,40 @@ def write_corpus() -> str:
 
 
 def write_runs(data: str) -> pd.DataFrame:
-    """Rows of the database, and the tidy table of their metrics. Two seeds a series; one run is of a synthetic task."""
-    database, random, rows = Database(PROFILE, SimpleNamespace(fingerprint=data)), np.random.default_rng(0), []
+    """Rows of the database, and the tidy table of their metrics. One run is of a synthetic task."""
+    database, rows = Database(PROFILE, SimpleNamespace(fingerprint=data)), []
     facts = Facts({"python": "3.11.7", "torch": "2.13.0"}, "Made-up CPU, 2 cores, Linux x86_64", "cpu", 1)
     trained = SimpleNamespace(seconds=280.0, tokens_per_s=9000.0, peak_memory_mib=512.0, spent={}, metrics=[])
 
-    def insert(number: int, *config: Any) -> str:
+    def insert(*config: Any) -> str:
         run = RunConfig(*config)
-        database.record_training(run, facts, trained, 1_836_416, f"2026-01-02T03:{number:02d}:05+0000")
+        database.record_training(run, facts, trained, 1_836_416, "2026-01-02T03:04:05+0000")
         return database.fingerprint(run)
-    for number, (series, role, pattern, family, keys, perplexity, parameters, setting) in enumerate(SERIES):
-        for seed in (42, 43):
-            train = dataclasses.replace(TRAIN, seed=seed)
-            own = {"experiment": DONE, "series": series, "role": role, "pattern": pattern, "family": family,
-                   "window": parameters.get("window"), "setting": setting, "train_tokens": train.tokens, "seed": seed,
-                   "run": insert(number, PatternSpec.of(pattern, **parameters), MODEL, train), "pairs": keys * 8 * 256,
-                   "keys_per_query": keys, "run_tokens_per_s": 9000.0 + 10 * number, "length": 256}
-            mean = perplexity * np.exp(random.normal(0, 0.004))
-            for domain, factor in zip(DOMAINS, (1.6, 0.7, 0.5, 1.79), strict=True):       # the last is what counts
+    for series, (family, pattern, near, far) in SERIES.items():
+        dense, parameters = series == "Dense", dict(pattern.parameters)
+        setting = " ".join(f"{name}={parameters[name]}" for name in ("sigma", "budget") if name in parameters)
+        for seed, factor in SEEDS.items():
+            train = dataclasses.replace(SMALL.train, seed=seed)
+            own = {"series": series, "role": "baseline" if dense else "model", "pattern": pattern.name,
+                   "family": family, "window": parameters.get("window"), "setting": setting, "seed": seed,
+                   "run": insert(pattern, SMALL.model, train), "parameters": 1_836_416, "measure": "perplexity",
+                   "train_length": 256, "train_tokens": train.tokens, "keys_per_query": 128.5 if dense else 12.4,
+                   "pairs": 262_144 if dense else 25_400 + 10 * len(series),
+                   "run_tokens_per_s": 9000.0}
+            for domain, share in DOMAINS.items():
                 rows += [{**own, "split": domain, **more} for more in (
-                    {"length": 1024, "value": 2 * mean}, {"variant": "rope=yarn", "value": 0.5},
-                    {"step": 100, "value": 0.5}, {"measure": "nll", "value": np.log(mean * factor)},
-                    {"value": mean * factor})]
-    task = insert(59, PatternSpec.of("dense"), MODEL, TRAIN, DataConfig.of("copying"))
+                    {"length": 1024, "value": far * factor * share}, {"variant": "rope=yarn", "value": 0.5},
+                    {"length": 1024, "variant": "rope=yarn", "value": 3.0}, {"step": 100, "value": 0.5},
+                    {"measure": "nll", "value": 0.5}, {"length": 256, "value": near * factor * share})]
+    task = insert(PatternSpec.of("dense"), SMALL.model, SMALL.train, DataConfig.of("copying"))
     rows.append({**rows[0], "run": task, "series": "Dense, copying", "measure": "accuracy"})
     database.close()
-    return table_of(rows)
+    return pd.DataFrame(rows).reindex(columns=list(COLUMNS))
+
+
+def text(tag: Tag) -> str:
+    """What a reader sees of a part of the page, on one line."""
+    return " ".join(tag.get_text(" ").split())
 
 
 def shown(data: dict, **metadata: object) -> nbformat.NotebookNode:
@@ -241,13 +205,6 @@ def shown(data: dict, **metadata: object) -> nbformat.NotebookNode:
 
 def code(source: str, *outputs: nbformat.NotebookNode, tags: tuple[str, ...] = ()) -> nbformat.NotebookNode:
     return new_code_cell(source, outputs=list(outputs), metadata={"tags": list(tags)})
-
-
-def picture(kind: str = "png") -> str:
-    """A figure as `display_data` holds it: PNG in base64, SVG as text."""
-    buffer = io.BytesIO()
-    Figure(figsize=(7.2, 3.2)).savefig(buffer, format=kind)
-    return buffer.getvalue().decode() if kind == "svg" else base64.b64encode(buffer.getvalue()).decode()
 
 
 INTRODUCTION = r"""# Window sweep: which `alpha` schedule?
@@ -275,7 +232,7 @@ A formula that nobody can convert: $\nosuchcommand{x}$.
 |---|---|
 | $x$ | 2 |
 
-![a picture elsewhere](https://example.org/picture.png) ![a drawing](attachment:b.png)
+![a picture elsewhere](https://example.org/picture.png)
 
 <script>alert(1)</script><p onclick="steal()">clickable</p>
 """
@@ -293,9 +250,10 @@ STDERR = "10%|#         | 1/10 [00:01<00:09,  1.0it/s]\r100%|##########| 10/10\n
 def done_cells(table: pd.DataFrame) -> list[nbformat.NotebookNode]:
     runs = table[["run", "series", "seed", "pairs"]].drop_duplicates().head(6)
     frame = {"text/html": f"<div><style scoped>td {{}}</style>{runs.to_html(index=False)}</div>", "text/plain": "text"}
+    words = {"alt": "Four lines that fall & flatten", "caption": "Training loss, with $\\sigma = 0.8$ marked."}
     return [
-        new_markdown_cell(INTRODUCTION, attachments={"b.png": {"image/png": picture()}}),
-        code('profile: str = "small"  # scale\nseeds: list[int] = [42]  # one run each', tags=("parameters",)),
+        new_markdown_cell(INTRODUCTION),
+        code('profile: str = "small"  # scale\nseeds: list[int] = [\n    42,\n]  # one run each', tags=("parameters",)),
         code("# Parameters\nseeds = [42, 43]", tags=("injected-parameters",)),
         code('nb = Notebook("01_window_sweep", globals())\nruns = nb.run()  # trains what is missing',
              new_output("stream", name="stderr", text=STDERR),
@@ -308,12 +266,10 @@ def done_cells(table: pd.DataFrame) -> list[nbformat.NotebookNode]:
         code("runs.head(6)", new_output("execute_result", data=frame)),
         new_markdown_cell("## Loss over training"),
         code("nb.show(figure, alt=words, caption=more)",
-             shown({"image/png": picture(), "text/plain": "<Figure>"}, **{"image/png": {
-                 "alt": "Four lines that fall & flatten", "caption": "Training loss, with $\\sigma = 0.8$ marked."}}),
+             shown({"image/png": PIXEL, "text/plain": "<Figure>"}, **{"image/png": words}),
              shown({"text/markdown": "CAPTION FOR JUPYTERLAB"}, caption_line=True)),
-        code("draw()", shown({"image/png": picture()}, caption="A figure with a caption only.")),
-        code("draw_again()", shown({"image/svg+xml": picture("svg")})),
-        code("", shown({"text/latex": "$\\displaystyle \\sum_{d} q(d) = 1$"})),
+        code("draw()", shown({"image/png": PIXEL}, caption="A figure with a caption only.")),
+        code("draw_again()", shown({"image/png": PIXEL})),
         new_markdown_cell("## What it shows"),
         code("nb.claim('F1')", shown({"text/markdown": "STALE VERDICT"}, claim="F1"),
              shown({"text/markdown": "A claim that the ledger lacks."}, claim="gone")),

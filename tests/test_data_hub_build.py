@@ -30,7 +30,7 @@ from suite.evals.zero_shot import Item, called
 from suite.experiments import experiment
 from suite.experiments.base import Job
 from suite.experiments.common import Recipe
-from suite.report.facts import Text
+from suite.report.facts import origins
 from suite.settings.profiles import load
 from suite.study.frames import Study
 from suite.tasks import make_source
@@ -304,16 +304,11 @@ def test_when_a_run_names_its_domains_then_it_reads_them_alone_and_losses_are_th
 
 def test_when_the_report_describes_the_text_then_it_names_sets_configurations_and_commits(hub_corpus):
     manifest, place = copy.deepcopy(hub_corpus.manifest), "a copy on this machine"
-    text = Text(hub_corpus.fingerprint, manifest)
-    assert text.source == "Text of the Hugging Face hub" and text.pieces == "byte-level pieces"
     assert {f"fineweb_edu: HuggingFaceFW/fineweb-edu (sample-10BT, train), {place}, ODC-By 1.0",
             f"wikitext103: Salesforce/wikitext (wikitext-103-raw-v1, train), {place}, CC BY-SA 3.0 and GFDL",
-            f"blimp, 10 items: nyu-mll/blimp (train), {place}, CC BY 4.0"} <= set(text.origins)
+            f"blimp, 10 items: nyu-mll/blimp (train), {place}, CC BY 4.0"} <= set(origins(manifest))
     manifest["domains"]["math"]["sources"][0]["revision"] = "f" * 40
-    manifest["config"]["tokenizer"] = "a/b"
-    text = Text(hub_corpus.fingerprint, manifest)
-    assert "math: DigitalLearningGmbH/MATH-lighteval (default, train), commit ffffffffffff, MIT" in text.origins
-    assert text.pieces == "pieces of a/b"
+    assert "math: DigitalLearningGmbH/MATH-lighteval (default, train), commit ffffffffffff, MIT" in origins(manifest)
 
 
 def test_when_the_paper_s_profile_is_loaded_then_it_has_the_mixture_and_wikitext_is_of_two_notebooks_alone():
