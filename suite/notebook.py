@@ -135,14 +135,10 @@ class Notebook:
             return self.study if own else ledger.Evidence(self.profile, name, self.finished, lambda: self.database)
         return {own.claim.id: own for own in ledger.judge_from(asked, study)}
 
-    @property
-    def own_judgements(self) -> dict[str, ledger.Judgement]:
-        return {name: found for name, found in self.judgements.items() if found.claim.notebook == self.name}
-
     def claim(self, *identifiers: str) -> None:
         """Statement, verdict and number of claims that this notebook decides, as the ledger has them; those without a
         number at these parameters are named together. The report puts the ledger's final row in the place of each."""
-        known = self.own_judgements
+        known = {name: found for name, found in self.judgements.items() if found.claim.notebook == self.name}
         chosen = [known[one_of(name, known, f"claim of {self.name}")] for name in identifiers]
         shown = [found for found in chosen if found.effect is not None or len(chosen) == 1]
         for found in shown:
@@ -155,7 +151,7 @@ class Notebook:
 
     def claims(self, section: str) -> None:
         """`claim` of all whose evidence the ledger places below this heading."""
-        sections = {name: found.claim.section for name, found in self.own_judgements.items()}
+        sections = {claim.id: claim.section for claim in ledger.load() if claim.notebook == self.name}
         one_of(section, sections.values(), f"section of {self.name} with claims")
         self.claim(*(name for name, its in sections.items() if its == section))
 

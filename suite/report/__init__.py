@@ -30,13 +30,15 @@ def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") 
     """
     from data_prep.build import existing         # imported when there is a page to write: nbconvert and matplotlib, too
     from suite import claims
-    from suite.report import facts, ledger, page
+    from suite.experiments.base import COLUMNS
+    from suite.report import facts, ledger, page, pages
     finished = [name for name, notebook in status.items() if notebook.state in page.DONE]
     found, loaded = facts.Facts.read(profile, corpus, finished), profiles.load(profile, corpus)
     text = existing(loaded.corpus)                           # nothing is judged where there is no text to have run on
     judgements = claims.judge(loaded, text, finished) if text is not None else []
     content = page.page(found, status, judgements)
-    write_atomically(paths.results(profile) / "README.md", page.results_readme(found).encode())
+    readme = pages.environment().get_template("results.md.j2").render(facts=found, columns=COLUMNS)
+    write_atomically(paths.results(profile) / "README.md", readme.encode())
     ledger.write(profile, judgements)
     path = paths.report(profile) / "index.html"
     write_atomically(path, content.encode())

@@ -45,19 +45,15 @@ def mathml(tex: str, block: bool = False) -> str:
     """MathML of `tex` (without delimiters); its source where it cannot be converted whole."""
     try:
         converted = convert(tex.strip(), display="block" if block else "inline")
-        complete = all(map(_complete, ElementTree.fromstring(converted).iter()))
+        parts = list(ElementTree.fromstring(converted).iter())         # a fraction has its parts, a command is known
+        complete = all(_MATHML.get(part.tag.rpartition("}")[2]) in (None, len(part)) for part in parts)
+        complete = complete and not any(re.match(r"\s*\\[A-Za-z]", part.text or "") for part in parts)
     except Exception:                # the converter raises whatever its parser meets, IndexError and KeyError included
         complete = False
     if not complete:
         delimiter = "$$" if block else "$"
         return f'<code class="tex">{delimiter}{html.escape(tex, quote=False)}{delimiter}</code>'
     return converted.replace(' xmlns="http://www.w3.org/1998/Math/MathML"', f' alttext="{html.escape(tex.strip())}"', 1)
-
-
-def _complete(element: ElementTree.Element) -> bool:
-    """Whether a fraction or script has its parts and no unknown command is left."""
-    children = _MATHML.get(element.tag.rpartition("}")[2])
-    return children in (None, len(element)) and not re.match(r"\s*\\[A-Za-z]", element.text or "")
 
 
 def highlighted(code: str, language: str = "python", _: str = "") -> str:

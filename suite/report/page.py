@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from nbconvert.filters import strip_ansi
 
 from lib import paths
 from suite import claims
-from suite.experiments.base import COLUMNS
 from suite.report import ledger, pages, pictures, summary
 from suite.report.facts import Facts, origins
 from suite.report.html import Section
@@ -38,8 +36,8 @@ def page(facts: Facts, status: Mapping[str, NotebookStatus], judgements: Sequenc
         failed=sum(own.state == "failed" for own in status.values()), rows=rows, counts=ledger.counts(rows),
         documents=ledger.documents(rows), ledger_notes=notes, other_profiles=list(others), sections=set(status),
         headings={heading.anchor: heading.text for entry in entries for heading in entry["section"].headings},
-        ranking=ranking, picture=pictures.ranked(ranking) if ranking else None, series=series, groups=summary.groups(series),
-        other_runs=len(other_runs),
+        ranking=ranking, picture=pictures.ranked(ranking) if ranking else None, series=series,
+        groups=summary.groups(series), other_runs=len(other_runs),
         domains=list(dict.fromkeys(domain for own in series for domain in own.perplexity)))
 
 
@@ -70,14 +68,3 @@ def error_line(error: str) -> str:
     lines = [line.strip() for line in error.splitlines() if line.strip()] or ["It gave no message."]
     introduced = len(lines) > 1 and lines[0].endswith(":") and not lines[0].startswith("Traceback")
     return f"{lines[0]} {lines[-1]}" if introduced else lines[-1]
-
-
-def results_readme(facts: Facts) -> str:
-    """The columns of every table in outputs/<profile>/results, from `COLUMNS`."""
-    rows = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in COLUMNS.items())
-    return (f"# Tables of the profile `{escape(facts.profile)}`\n\n"
-            "One tidy table an experiment: a row a measured value, empty where a column does not apply. All have the\n"
-            "same columns, so they can be put below one another. `run` is text:\n"
-            "`pandas.read_csv(path, dtype={'run': str})`.\n"
-            "`variants/` holds tables of notebooks that were executed with other parameters than the profile's.\n"
-            f"They are made again by `{facts.command('report')}`.\n\n| column | meaning |\n|---|---|\n{rows}\n")

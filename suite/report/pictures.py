@@ -100,7 +100,7 @@ def ranked(found: Ranking) -> dict[str, str]:
 
 @plots.drawn
 def draw_ranking(found: Ranking) -> Figure:
-    """Perplexity, a row a place, with keys a query at the right edge. The axis ends at the largest value not far off."""
+    """Perplexity, a row a place; keys a query at the right edge. The axis ends at the largest value not far off."""
     rows = list(enumerate(reversed(found.places)))
     values = [value for place in found.places for value in (place.near, place.far) if value == value]
     off = OFF_SCALE * float(np.median([place.near for place in found.places]))
