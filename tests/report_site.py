@@ -225,9 +225,6 @@ A formula that nobody can convert: $\nosuchcommand{x}$.
 
 ##### A heading that skips levels
 
-- one
-- two
-
 | a | b |
 |---|---|
 | $x$ | 2 |

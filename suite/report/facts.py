@@ -58,16 +58,8 @@ class Facts:
         return frozenset(run["run"] for run in self.runs)
 
     @property
-    def seconds(self) -> float:
-        return sum(run["seconds"] or 0.0 for run in self.runs)
-
-    @property
     def versions(self) -> list[dict[str, str]]:
         return [dict(versions) for versions in dict.fromkeys(tuple(run["versions"].items()) for run in self.runs)]
-
-    @property
-    def machines(self) -> list[str]:
-        return list(dict.fromkeys(f"{run['machine']}; {run['device']}, {run['threads']} a run" for run in self.runs))
 
     def command(self, target: str, **more: str) -> str:
         """The command that makes this again, in the repository's folder; `more` are make's variables."""
@@ -112,8 +104,10 @@ def read_runs(profile: str, shown: pd.DataFrame) -> list[dict[str, Any]]:
 def _described(row: sqlite3.Row, notebooks: Sequence[str]) -> dict[str, Any]:
     """A row of the database as the appendix shows it, with the `notebooks` whose tables hold the run's numbers."""
     run = RunConfig.from_dict(json.loads(row["config"]))
+    threads = f"{row['threads']} thread{'s' * (row['threads'] != 1)}"
     groups = {**run.to_dict(), "data": {"source": run.data.source, **dict(run.data.parameters)}}
     recipe = [(name, ", ".join(f"{key}={value}" for key, value in groups[name].items()))
               for name in ("model", "train", "data")]
     return {**row, "config": run, "versions": json.loads(row["versions"]), "notebooks": notebooks, "recipe": recipe,
-            "settings": settings(run.pattern), "threads": f"{row['threads']} thread{'s' * (row['threads'] != 1)}"}
+            "settings": settings(run.pattern), "threads": threads,
+            "place": f"{row['machine']}; {row['device']}, {threads} a run"}
