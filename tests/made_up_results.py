@@ -1,7 +1,7 @@
 """Results that nobody trained: a database that answers what the experiments and the ledger's claims ask, with numbers
 that a test chooses, and the verdicts on them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
@@ -138,9 +138,10 @@ class MadeUpDatabase:
         return frame.astype(dict.fromkeys(("length", "position", "layer", "step", "parameters"), "Int64"))
 
 
-def results(name: str, *loss: Callable[..., float], profile: str = "smoke", **numbers: Any) -> Study:
-    """The study of an experiment's models at a profile."""
-    return Study(planned(name, profile), MadeUpDatabase(*loss, **numbers), name)
+def results(name: str, *loss: Callable[..., float], profile: str = "smoke", changes: Mapping[str, Any] | None = None,
+            **numbers: Any) -> Study:
+    """The study of an experiment's models at a profile with `changes` to its parameters."""
+    return Study(planned(name, profile, **(changes or {})), MadeUpDatabase(*loss, **numbers), name)
 
 
 def one(name: str, value: Any, other: Any = 3.0) -> Callable[..., Any]:

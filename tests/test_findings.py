@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from made_up_results import TOKENS, MadeUpDatabase, one, results
+from made_up_results import TOKENS, one, results
 from plans import planned
 
 from lib import paths as where
@@ -116,8 +116,7 @@ def test_when_the_published_gain_is_read_then_it_is_smaller_in_the_first_bin():
 
 
 def test_when_seeds_or_stacks_differ_then_the_tables_of_the_sweep_have_the_samples_spread_and_count_distances():
-    jobs = planned(SWEEP, seeds=(1, 2, 3))
-    study = Study(jobs, MadeUpDatabase(lambda job, length, variant: 3.0 + 0.01 * job.run.train.seed))
+    study = results(SWEEP, lambda job, *_: 3.0 + 0.01 * job.run.train.seed, changes={"seeds": (1, 2, 3)})
     table = window_sweep.seed_spread(study)
     assert table.loc["Dense", "ours, %"] == pytest.approx(1.0) and table["published, %"].notna().sum() >= 3
     patterns = {"local": build("local", window=3, layers=2), "power": build("power_law", window=2, budget=6, layers=2)}
@@ -209,8 +208,8 @@ def test_when_the_law_is_sampled_then_counts_follow_it():
 
 
 def test_when_tasks_are_trained_with_and_without_a_window_then_each_is_a_row_of_its_own():
-    jobs = planned("05_christoffel", task_windows=(0, 4), task_masks=("dense", "words", "local"))
-    study = Study(jobs, MadeUpDatabase(right=lambda job: 0.25 + (job.labels.window or 0) / 10))
+    study = results("05_christoffel", right=lambda job: 0.25 + (job.labels.window or 0) / 10, changes={
+        "task_windows": (0, 4), "task_masks": ("dense", "words", "local")})
     table = task_table(study)
     assert set(table["group"]) == {"copying"} and len(table) == 7 and table.loc["Christoffel 8/64", "chance"] == 0.1
     assert {"Dense", "Christoffel 7/64", "Christoffel 7/64, W=4", "Local window, equal edges, W=4"} <= set(table.index)
@@ -221,8 +220,8 @@ def test_when_tasks_are_trained_with_and_without_a_window_then_each_is_a_row_of_
 
 
 def test_when_one_model_answers_better_then_battery_context_and_ladder_show_it_beside_the_published_sign():
-    jobs = planned("06_capacity_battery", models=("fibonacci/fixed", "fibonacci/linear"), widths=(16,))
-    study = Study(jobs, MadeUpDatabase(right=one(RAMP, 0.9, 0.5)))
+    study = results("06_capacity_battery", right=one(RAMP, 0.9, 0.5), changes={
+        "models": ("fibonacci/fixed", "fibonacci/linear"), "widths": (16,)})
     table = capacity_battery.battery_table(study)
     ramp = table.loc[RAMP]
     assert set(table["group"]) == {"lambada", "blimp"} and (ramp["low"] > 0.5).all() and (ramp["chance"] == 0.25).all()

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: p.name)
-def test_when_a_graph_is_read_from_a_plan_then_edges_reach_and_spectral_gap_are_those_of_the_mask(pattern):
+def test_when_a_graph_is_read_from_a_plan_then_edges_reach_and_spectral_gap_are_those_of_the_mask(pattern, monkeypatch):
     T, depth = 41, 5
     reach, shares, united = np.eye(T, dtype=bool), graph.reach_by_depth(pattern, T, depth), set()
     for layer in range(depth):
@@ -41,7 +41,9 @@ def test_when_a_graph_is_read_from_a_plan_then_edges_reach_and_spectral_gap_are_
     adjacency = ((mask | mask.T) & ~np.eye(T, dtype=bool)).astype(float)
     degree = adjacency.sum(1)
     laplacian = np.diag(degree > 0) - adjacency / np.sqrt(np.outer(degree, degree))
-    assert graph.spectral_gap(pattern, 0, T) == pytest.approx(np.linalg.eigvalsh(laplacian)[1], abs=1e-12)
+    for most in (512, 40):                      # tokens up to which all eigenvalues are computed: a long text has two
+        monkeypatch.setattr(graph, "DENSE_SPECTRUM", most)
+        assert graph.spectral_gap(pattern, 0, T) == pytest.approx(np.linalg.eigvalsh(laplacian)[1], abs=1e-9)
 
 
 @settings(max_examples=30, deadline=None)
@@ -70,13 +72,6 @@ def test_when_the_window_is_local_then_diameter_and_depth_are_the_ceiling(window
     local = build("local", window=window)
     assert graph.diameter(local, 0, length) == hops
     assert (graph.reach_by_depth(local, length, hops + 1) == 1.0).tolist() == [n >= hops for n in range(1, hops + 2)]
-
-
-def test_when_a_text_is_long_then_the_sparse_solver_gives_the_spectral_gap_of_the_dense_one(monkeypatch):
-    pattern = build("power_law", budget=16)
-    exact = graph.spectral_gap(pattern, 0, 300)
-    monkeypatch.setattr(graph, "DENSE_SPECTRUM", 100)
-    assert graph.spectral_gap(pattern, 0, 300) == pytest.approx(exact, abs=1e-9)
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from made_up_results import ITEMS, MadeUpDatabase, one
-from plans import loaded, planned
+from made_up_results import ITEMS, one, results
 
 from lib.config import TrainConfig
 from suite.study.findings import learned_alpha
@@ -23,8 +22,7 @@ PROBES = {"probe_distances": BETWEEN, "probe_rungs": (55, 89), "probe_length": 1
 
 def study(**numbers) -> Study:
     """Without a number of its own, half of a probe's answers are right and no alpha has moved."""
-    jobs = planned("02_learned_alpha", **PROBES)
-    return Study(jobs, MadeUpDatabase(**numbers), "02_learned_alpha", loaded("smoke").parameters("02_learned_alpha"))
+    return results("02_learned_alpha", changes=PROBES, **numbers)
 
 
 @pytest.fixture
