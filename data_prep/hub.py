@@ -6,8 +6,6 @@ files of `owner/name` in `folder/owner/name`, as `hf download --repo-type datase
 .parquet, .jsonl or .txt; with `HF_HUB_OFFLINE=1` the cache of `HF_HOME` must have them.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -190,7 +188,7 @@ def passing(error: BaseException) -> bool:
                for kind in type(error).__mro__)
 
 
-def patiently(what: str, attempt: Callable[[], T], instead: str, say: Say) -> T:
+def patiently(what: str, attempt: Callable[[], T], instead: str, say: "Say") -> T:
     """The result of `attempt`, repeated while the network fails; in the end a SuiteError that says what to do.
 
     `instead` is an alternative that the error names. A SuiteError of `attempt` is final.
@@ -213,7 +211,7 @@ def patiently(what: str, attempt: Callable[[], T], instead: str, say: Say) -> T:
             time.sleep(wait)
 
 
-def tables(file: str, row: int) -> Iterator[pyarrow.Table]:
+def tables(file: str, row: int) -> "Iterator[pyarrow.Table]":
     """The rows of a file from `row` on, in order, at most ROWS at a time."""
     import datasets
     kind = next((kind for suffix, kind in SUFFIXES.items() if suffix in file.lower()[-len(".jsonl.gz"):]), "parquet")
@@ -225,7 +223,7 @@ def tables(file: str, row: int) -> Iterator[pyarrow.Table]:
 class Reader:
     """A domain's documents. Its `sources` are found, and the first rows of each read, before anything is built."""
 
-    def __init__(self, name: str, sets: Iterable[HubSet], say: Say) -> None:
+    def __init__(self, name: str, sets: Iterable[HubSet], say: "Say") -> None:
         self.name, self._say = name, say
         self.sources = [patiently(one.name, lambda one=one: find(one), one.remedy, say) for one in sets]
         self.files = [(source, file) for source in self.sources for file in source.files]
@@ -241,7 +239,7 @@ class Reader:
         """The rows of a file from `row` on, through connections that drop."""
         (source, file), where, stream = self.files[number], self.where(number), None
 
-        def following() -> pyarrow.Table | None:
+        def following() -> "pyarrow.Table | None":
             """The table at `row`, None at the end of the file; after an error the next call opens the file anew."""
             nonlocal stream
             stream = stream or tables(file, row)
@@ -269,7 +267,7 @@ class Reader:
             yield from grouped(rows, source.set, end) if source.set.begins else single(rows, source.set)
 
 
-def strings(table: pyarrow.Table, column: str, where: str, wanted: HubSet) -> list[str | None]:
+def strings(table: "pyarrow.Table", column: str, where: str, wanted: HubSet) -> list[str | None]:
     """A column of text; a SuiteError if there is none of this name, or if it is not text."""
     if column not in table.column_names:
         raise SuiteError(f"{where}: no column {column!r} (there are {', '.join(table.column_names)}); the data set has "

@@ -4,8 +4,6 @@ A hash of a document decides whether it is held out: the choice does not depend 
 text is on both sides.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io
@@ -139,7 +137,7 @@ class Filling:
     def over(self) -> bool:
         return not any(map(self.missing, SPLITS))
 
-    def run(self, progress: Progress) -> None:
+    def run(self, progress: "Progress") -> None:
         """Read until both splits have what was asked for, or the text ends."""
         if not self.over:
             self.seen = {digest for split in SPLITS for digest in self.records(split)["digest"].tolist()}

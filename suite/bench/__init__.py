@@ -1,7 +1,5 @@
 """Speed and memory of attention and of training steps: `make bench`, and what notebook 07 measures."""
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,8 +1,6 @@
 """What is measured: attention at one setting, by the suite's backends and by what one would use without them; and a
 whole training step (loss, backward pass, clipping and optimiser) of the model that a profile trains."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -43,7 +41,7 @@ class Setting:
     device: torch.device = torch.device("cpu")
 
     @classmethod
-    def here(cls) -> Setting:
+    def here(cls) -> "Setting":
         """float32 on a CPU; on a GPU, which is made for it, bfloat16."""
         return cls(dtype=torch.bfloat16, device=torch.device("cuda")) if torch.cuda.is_available() else cls()
 
@@ -78,7 +76,7 @@ class Tensors:
     d_out: torch.Tensor
 
     @classmethod
-    def random(cls, setting: Setting, T: int, grad: bool) -> Tensors:
+    def random(cls, setting: Setting, T: int, grad: bool) -> "Tensors":
         draws, heads = torch.Generator().manual_seed(0), (setting.heads, setting.kv_heads, setting.kv_heads)
         *inputs, d_out = (torch.randn(setting.batch, H, T, setting.head_dim, generator=draws).to(
             setting.device, setting.dtype) for H in (*heads, setting.heads))
@@ -193,7 +191,7 @@ def forget() -> None:
     Pattern.plan.cache_clear()
 
 
-def step_runs(profile: Profile, length: int, window: int) -> dict[str, RunConfig]:
+def step_runs(profile: "Profile", length: int, window: int) -> dict[str, RunConfig]:
     """A dense and a sparse run: model and recipe of a profile at a length, with about as many tokens a step."""
     batch = max(1, profile.train.batch * profile.train.length // length)
     specs = {"dense": PatternSpec.of("dense"), "sparse": PatternSpec.of(

@@ -1,7 +1,5 @@
 """What a call must compute and move at the least, and what this machine was measured to reach."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -57,7 +55,7 @@ class Peak:
     bytes: float
 
     @classmethod
-    def measured(cls, device: torch.device, dtype: torch.dtype, wait: Callable[[], None]) -> Peak:
+    def measured(cls, device: torch.device, dtype: torch.dtype, wait: Callable[[], None]) -> "Peak":
         """Of a large matrix product in `dtype`, and of a copy (counted as read and written), with all threads."""
         n, size, timed = SQUARE[device.type], COPIED[device.type], by_clock(wait)
         a, b = (torch.ones(n, n, dtype=dtype, device=device) for _ in range(2))

@@ -1,7 +1,5 @@
 """What a benchmark leaves: rows of one tidy list, in JSON, with the meaning of each field beside them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterable, Sequence
@@ -61,7 +59,7 @@ class Row:
         return {name.rstrip("_"): value for name, value in dataclasses.asdict(self).items()}
 
     @classmethod
-    def parse(cls, plain: dict[str, Any]) -> Row:
+    def parse(cls, plain: dict[str, Any]) -> "Row":
         spread = tuple(plain["spread"]) if plain["spread"] else None
         return cls(pass_=plain.pop("pass"), **plain | {"spread": spread})
 

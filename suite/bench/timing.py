@@ -1,7 +1,5 @@
 """Times of several calls against one another: interleaved, so that a slow moment of the machine meets all of them."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +21,7 @@ class Spread:
     rounds: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> "Spread":
         """Quartiles by linear interpolation; a single value is its own quartiles."""
         low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
         return cls(median, low, high, len(values))

@@ -1,7 +1,5 @@
 """The ledger's file, read strictly: a slip in it is an error that names the claim, the key and the remedy."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -35,7 +33,7 @@ class Call(Strict):
     arguments: dict[str, Any] = {}
 
     @classmethod
-    def read(cls, value: Any) -> Call:
+    def read(cls, value: Any) -> "Call":
         """From the ledger: `{name: loss_difference, series: [...], ...}`."""
         if isinstance(value, Call):
             return value

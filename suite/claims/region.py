@@ -1,7 +1,5 @@
 """Where an effect must lie for a claim to hold, and what an interval says of it. The rule of every verdict is here."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Mapping, Sequence
@@ -22,7 +20,7 @@ class Region:
     high: float
 
     @classmethod
-    def read(cls, value: object) -> Region:
+    def read(cls, value: object) -> "Region":
         """From the ledger; a `SuiteError` says what is wrong."""
         if not isinstance(value, Mapping) or len(value) != 1:
             raise SuiteError(f"one of {', '.join(KINDS)} with its number")

@@ -3,8 +3,6 @@
 This file imports no torch: planning and tables read it too.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,7 +25,7 @@ __all__ = ["EvalResult", "Evaluator", "Metric", "build", "evaluate", "names"]
 class EvalResult:
     """Metrics for the tables, and the arrays they are means of (by window or item), for paired comparisons."""
     metrics: list[Metric]
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    arrays: "dict[str, np.ndarray]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +50,8 @@ def build(name: str, **parameters: Any) -> Evaluator:
     return _evaluations.build(name, parameters)
 
 
-def evaluate(evaluation: Evaluation, model: torch.nn.Module, run: RunConfig, corpus: Corpus | None = None,
-             device: torch.device | str = "cpu") -> EvalResult:
+def evaluate(evaluation: "Evaluation", model: "torch.nn.Module", run: "RunConfig", corpus: "Corpus | None" = None,
+             device: "torch.device | str" = "cpu") -> EvalResult:
     """The result of an evaluation of `model`, which lies on `device`; a `SuiteError` if a metric is not finite."""
     import torch
     evaluator, training = build(evaluation.name, **dict(evaluation.parameters)), model.training

@@ -4,8 +4,6 @@ Source: the Fibonacci paper's battery, arxiv.org/abs/2606.28560, Section 4.6; wh
 made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -114,7 +112,7 @@ class Request(NamedTuple):
     say: tuple[int, ...]
 
 
-def requests(tokenizer: Tokenizer, item: Item, start: int, limit: int) -> list[Request]:
+def requests(tokenizer: "Tokenizer", item: Item, start: int, limit: int) -> list[Request]:
     """One request a candidate, of at most `limit` tokens; an empty prompt is the token `start`."""
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False).ids

@@ -1,7 +1,5 @@
 """An experiment: from parameters to the runs it needs; and from finished runs to one tidy table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -73,7 +71,7 @@ class Job:
     labels: Labels = Labels()
 
     @classmethod
-    def of(cls, run: RunConfig, *evaluations: Evaluation, **labels: Any) -> Job:
+    def of(cls, run: RunConfig, *evaluations: Evaluation, **labels: Any) -> "Job":
         return cls(run, tuple(evaluations), Labels(**labels))
 
 
@@ -91,7 +89,7 @@ class Experiment:
     name: ClassVar[str]
     alone: ClassVar[bool] = False           # its notebook measures time: it is executed when nothing trains any more
 
-    def plan(self, parameters: Parameters, profile: Profile) -> list[Job]:
+    def plan(self, parameters: Parameters, profile: "Profile") -> list[Job]:
         """The runs that the experiment needs, each once, in the order in which they decide its question."""
         raise NotImplementedError
 
@@ -101,7 +99,7 @@ COLUMNS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("columns.yaml"
 WHOLE = ("budget", "draws", "width", "other_length", "depth", "distance")
 
 
-def tidy(experiment: str, jobs: Sequence[Job], database: Database) -> pd.DataFrame:
+def tidy(experiment: str, jobs: Sequence[Job], database: "Database") -> pd.DataFrame:
     """`COLUMNS`: a row a metric of each job, described by its labels and its run; sorted, so two executions agree."""
     from lib.patterns import build
 

@@ -1,7 +1,5 @@
 """Experiment 7: what attention costs in time and memory, counted and measured, and what training at that cost is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -28,7 +26,7 @@ class Efficiency(base.Experiment):
         return list(dict.fromkeys(recipe.jobs([DENSE], *measure) + recipe.jobs(models, *measure)))
 
 
-def measured(parameters: Parameters, profile: Profile, say: Callable[[str], None]) -> list[Row]:
+def measured(parameters: Parameters, profile: Profile, say: Callable[[str], None]) -> "list[Row]":
     """What the last full `make bench` measured, if it was on this machine and of this code; else measured now, at these
     parameters, and kept as `outputs/bench/<profile>.json`. `say` hears what is being measured."""
     from suite.bench import rows

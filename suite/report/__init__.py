@@ -1,7 +1,5 @@
 """The report: one self-contained HTML page of a profile, written anew whenever a notebook is done."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What was run, on what and with what: from the tables, the experiment database and the corpora's manifests."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -36,7 +34,7 @@ class Facts:
     elsewhere: list[str]           # fingerprints of texts that shipped runs read and that are not on this machine
 
     @classmethod
-    def read(cls, profile: str, corpus: str, finished: Sequence[str]) -> Facts:
+    def read(cls, profile: str, corpus: str, finished: Sequence[str]) -> "Facts":
         """From the tables of finished notebooks; a `SuiteError` for a run or a corpus that is no longer there."""
         table = summary.read_tables(paths.results(profile), finished)
         runs = read_runs(profile, table.loc[table["run"] != "", ["run", "experiment"]].drop_duplicates())

@@ -1,7 +1,5 @@
 """The ledger as the page shows it: every claim, its verdicts at this profile and at others, and ledger.json."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """The page: what the notebooks, tables and database hold, in its template."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 DONE = ("done", "fresh")
 
 
-def page(facts: Facts, status: Mapping[str, NotebookStatus], judgements: Sequence[claims.Judgement]) -> str:
+def page(facts: Facts, status: "Mapping[str, NotebookStatus]", judgements: Sequence[claims.Judgement]) -> str:
     """The page's HTML."""
     others, notes = ledger.verdicts_of_others(facts.profile, judgements)
     rows = [ledger.row(own, others) for own in judgements]
@@ -41,7 +39,7 @@ def page(facts: Facts, status: Mapping[str, NotebookStatus], judgements: Sequenc
         domains=list(dict.fromkeys(domain for own in series for domain in own.perplexity)))
 
 
-def _entries(facts: Facts, status: Mapping[str, NotebookStatus], rows: Sequence[dict[str, Any]],
+def _entries(facts: Facts, status: "Mapping[str, NotebookStatus]", rows: Sequence[dict[str, Any]],
              audit: Section | None) -> list[dict[str, Any]]:
     """Every notebook as the template sees it, with what it concluded replaced by the ledger's rows."""
     anchors = {*status, *([audit.name, *audit.anchors] if audit else [])}

@@ -1,7 +1,5 @@
 """The summary of all notebooks' tables, one row a model series. From results/*.csv only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +44,7 @@ class Series:
         return (f"{self.train_tokens / 1e6:.2f} M tokens, windows of {self.train_length}, "
                 f"{self.parameters / 1e6:.2f} M parameters")
 
-    def comparable(self, other: Series) -> bool:
+    def comparable(self, other: "Series") -> bool:
         """The same text, training length and tokens, and a model of the same size within 2 %."""
         return ((self.train_length, self.train_tokens) == (other.train_length, other.train_tokens)
                 and set(self.perplexity) == set(other.perplexity)

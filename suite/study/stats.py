@@ -5,8 +5,6 @@ three seeds the runs' variance is borrowed (`Noise`); an interval that has none 
 decides nothing. docs/statistics.md explains the rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -49,7 +47,7 @@ class Interval:
         scale = float(np.hypot(se, self.spread))
         return float(stats.t.sf(abs(self.estimate - boundary) / scale, self.df)) if scale > 0 else 0.0
 
-    def shifted(self, by: float) -> Interval:
+    def shifted(self, by: float) -> "Interval":
         return replace(self, estimate=self.estimate + by, low=self.low + by, high=self.high + by)
 
     def text(self, digits: int = 3) -> str:
@@ -73,7 +71,7 @@ class Noise(NamedTuple):
     df: float
 
     @classmethod
-    def pooled(cls, numbers: Sequence[Sequence[float]], paired: bool) -> Noise | None:
+    def pooled(cls, numbers: Sequence[Sequence[float]], paired: bool) -> "Noise | None":
         """From `[P][S]` numbers of P patterns with S seeds each; None unless P >= `ENOUGH_PATTERNS` and S suffices.
 
         paired: of the difference of two patterns' numbers of one seed: twice the residual of pattern + seed, since

@@ -5,8 +5,6 @@ A task is a source of training batches as a text is: at a scored position the ta
 it has read the tokens up to and including that position; everywhere else the target is -100.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -53,7 +51,7 @@ class Task:
         require(length >= self.shortest, f"length of task {self.name}", length, f"at least {self.shortest} tokens")
         return self.draw(np.random.default_rng([seed, step]), size, length)
 
-    def batch(self, seed: int, step: int, size: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def batch(self, seed: int, step: int, size: int, length: int) -> "tuple[torch.Tensor, torch.Tensor]":
         """Inputs and targets, int64 `[size, length]`: a pure function of the four arguments and the parameters."""
         import torch
         inputs, targets, _ = self.labelled(seed, step, size, length)

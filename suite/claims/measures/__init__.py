@@ -4,8 +4,6 @@ A function of a module in this folder that is declared by `measure` or `fact` ca
 arguments are the ledger's. It raises `NotTested` where the profile has not trained what it needs.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect
@@ -20,7 +18,7 @@ from suite.settings.parameters import Strict
 from suite.study.frames import Model, Study
 from suite.study.stats import Interval
 
-_FOUND: dict[str, Measure] = {}
+_FOUND: "dict[str, Measure]" = {}
 
 
 class Part(NamedTuple):
