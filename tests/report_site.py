@@ -181,8 +181,7 @@ def write_runs(data: str) -> pd.DataFrame:
                    "family": family, "window": parameters.get("window"), "setting": setting, "seed": seed,
                    "run": insert(pattern, SMALL.model, train), "parameters": 1_836_416, "measure": "perplexity",
                    "train_length": 256, "train_tokens": train.tokens, "keys_per_query": 128.5 if dense else 12.4,
-                   "pairs": 262_144 if dense else 25_400 + 10 * len(series),
-                   "run_tokens_per_s": 9000.0}
+                   "pairs": 262_144 if dense else 25_400 + 10 * len(series)}
             for domain, share in DOMAINS.items():
                 rows += [{**own, "split": domain, **more} for more in (
                     {"length": 1024, "value": far * factor * share}, {"variant": "rope=yarn", "value": 0.5},

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from bs4 import BeautifulSoup
 from report_site import (ALL_PATTERNS, DOMAINS, DONE, FAILED, LONG, PROFILE, RUNNING, SEEDS, SERIES, STATUS, WAITING,
                          WITH_ALL, text)
 

@@ -50,6 +50,9 @@ def test_when_a_claim_is_shown_then_all_that_decides_it_stands_in_its_row(page, 
     details = [text(line) for name in ("F1", "F3", "A1") for line in page.select(f"#claim-{name} dl > div")]
     assert [line.split(" document ")[1] for line in details if line.startswith("p,")] == ["0.012", "below 0.001"]
     assert page.select_one("#claim-A1 svg") is None and page.select_one("#claim-F1 svg") is not None
+    verdicts = [[text(mark) for mark in page.select(f"#claim-{name} .verdict")] for name in ("F1", "F2", "P1")]
+    assert verdicts == [["✓ supported", "overnight: ? undecided"], ["✗ contradicted", "overnight: ✗ contradicted"],
+                        ["– not tested"]]                          # what another profile did not test is not shown
 
 
 def test_when_an_interval_would_decide_but_the_correction_does_not_let_it_then_its_row_shows_the_p(site):
@@ -88,12 +91,6 @@ def test_when_the_page_is_written_then_it_is_judged_once_and_ledger_json_holds_i
 
 
 # Other profiles
-
-def test_when_another_profile_was_judged_then_its_verdict_stands_beside_and_untested_ones_do_not(page):
-    said = [[text(mark) for mark in page.select(f"#claim-{name} .verdict")] for name in ("F1", "F2", "P1")]
-    assert said == [["✓ supported", "overnight: ? undecided"], ["✗ contradicted", "overnight: ✗ contradicted"],
-                    ["– not tested"]]
-
 
 @pytest.mark.parametrize(("content", "message"), [
     ("[{", "JSON"), ({"F1": "supported"}, "TypeError"), (3, "TypeError"),
