@@ -3,8 +3,6 @@
 import sys
 import time
 
-STEP_LENGTH, STEP_WINDOW = 512, 6
-
 
 def run(quick: bool) -> None:
     """Measure everything, print it and write outputs/bench/bench.json; fewer lengths and rounds go into quick.json."""
@@ -15,7 +13,7 @@ def run(quick: bool) -> None:
 
     def say(line: str) -> None:
         print(f"{time.monotonic() - start:4.0f} s  {line}", file=sys.stderr, flush=True)
-    steps = step_runs(profiles.load("small"), STEP_LENGTH, STEP_WINDOW)
+    steps = step_runs(profiles.load("small"), length=512, window=6)
     scope = (measure.Scope((256, 1024, 4096), rounds=5, seconds=1.0, memory_lengths=(4096,), steps=steps) if quick else
              measure.Scope((256, 512, 1024, 2048, 4096, 8192, 16384), memory_lengths=(1024, 4096, 16384), steps=steps,
                            flex=True))

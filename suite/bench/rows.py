@@ -68,24 +68,22 @@ FIELDS = {column.name.rstrip("_"): column.metadata["meaning"] for column in data
 README = Path(__file__).with_name("readme.txt").read_text("utf-8")       # of outputs/bench
 
 
-def file_of(name: str) -> Path:
-    """Benchmarks belong to the machine and the code, not to a profile's text or models."""
-    return paths.outputs() / "bench" / name
-
-
 def write(rows: Iterable[Row], name: str = "bench") -> Path:
-    """Write `outputs/bench/<name>.json`, a list of rows, and the README beside it; returns the path."""
-    path = file_of(f"{name}.json")
+    """Write `outputs/bench/<name>.json`, a list of rows, and the README beside it; returns the path.
+
+    Benchmarks belong to the machine and the code, not to a profile's text or models.
+    """
+    path = paths.outputs() / "bench" / f"{name}.json"
     lines = ",\n".join(json.dumps(row.plain()) for row in rows)              # a row a line, for eyes and for grep
     write_atomically(path, f"[\n{lines}\n]\n".encode())
     tables = ["\n".join(f"| `{name}` | {meaning} |" for name, meaning in part.items()) for part in (FIELDS, MEASURES)]
-    write_atomically(file_of("README.md"), README.format(*tables).encode())
+    write_atomically(path.with_name("README.md"), README.format(*tables).encode())
     return path
 
 
 def read(name: str = "bench") -> list[Row]:
     """The rows of `outputs/bench/<name>.json`, empty without the file. A file of another kind is a `SuiteError`."""
-    path = file_of(f"{name}.json")
+    path = paths.outputs() / "bench" / f"{name}.json"
     try:
         return [Row.parse(plain) for plain in json.loads(path.read_text(encoding="utf-8"))]
     except FileNotFoundError:
