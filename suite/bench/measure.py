@@ -40,7 +40,7 @@ class Scope:
     memory_lengths: tuple[int, ...] = ()
     plan_length: int = 1024
     pattern_length: int = 1024
-    steps: dict[str, RunConfig] = field(default_factory=dict)       # runs of which a training step is timed
+    steps: dict[str, RunConfig] = field(default_factory=dict)       # of `cases.step_runs`: a step of each is timed
     flex: bool = False              # FlexAttention too, for which a compiler needs seconds at every length
     names: tuple[str, ...] = ()     # the attentions that are timed; empty: all that this machine has
 

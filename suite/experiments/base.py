@@ -1,4 +1,4 @@
-"""An experiment: from parameters to the runs it needs; and from finished runs to one tidy table."""
+"""An experiment: from parameters to the runs it needs, and from finished runs to one tidy table."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
