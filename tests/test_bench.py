@@ -116,6 +116,15 @@ def test_when_blocks_are_counted_then_they_are_those_of_the_mask(T, size):
 
 # What is measured
 
+@pytest.mark.parametrize("T", [5, 33, 70])
+def test_when_keys_are_gathered_then_values_and_gradients_are_the_references(T):
+    x = Tensors.random(SMALL, T, grad=True)
+    own, expected = ([how.attend(x), *cases.prepared(how, SMALL, T, "forward+backward")()] for how in (
+        cases.attention(name, SMALL, T, grad=True) for name in ("gather", "reference")))
+    for a, b in zip(own, expected, strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=32 * torch.finfo(torch.float32).eps * float(b.detach().abs().max()))
+
+
 def test_when_a_call_is_prepared_then_it_gives_the_output_or_every_gradient_and_alpha_moves_while_rungs_stay():
     out = cases.call_of("torch", SMALL, 20, "forward")()
     assert out.shape == (2, 4, 20, 8) and not out.requires_grad
