@@ -168,7 +168,8 @@ def test_when_lego_is_drawn_then_answers_are_balanced_and_clauses_out_of_order()
 def test_when_tokens_are_copied_then_the_delay_fills_the_context_and_marks_are_as_likely_and_ask_for_no_mark():
     inputs, targets, labels = drawn("copying", {"string": 6}, 50)
     assert np.array_equal(targets[:, 44:], inputs[:, :6]) and (inputs[:, 6:44] == 0).all()
-    assert (inputs[:, 44] == 1).all() and set(labels[labels >= 0]) == {44}
+    assert (inputs[:, 44] == 1).all() and np.array_equal(inputs[:, 45:], inputs[:, :5])
+    assert set(labels[labels >= 0]) == {44}
     inputs, targets, labels = drawn("marked_copy", {"distances": (2, 9), "marks": 30, "symbols": 50}, 80, size=300)
     counts = [np.sum(labels == d) for d in (2, 9)]
     assert 0.9 < counts[0] / counts[1] < 1.2
