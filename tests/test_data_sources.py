@@ -14,7 +14,8 @@ from data_prep import clean, sources
 from data_prep.clean import Duplicates, jaccard, shingles, signatures
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau phi".split()
-WITH, WITHOUT = ((Path(__file__).parent / "data" / f"{name}_docstrings.txt").read_text("utf-8") for name in ("with", "without"))
+SAMPLES = Path(__file__).parent / "data"
+WITH, WITHOUT = ((SAMPLES / f"{name}_docstrings.txt").read_text("utf-8") for name in ("with", "without"))
 
 
 def prose(seed: int, count: int = 120) -> list[str]:

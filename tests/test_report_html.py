@@ -9,7 +9,7 @@ import nbformat
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from lib import paths
 from suite.report import html, pages
@@ -122,3 +122,15 @@ def test_when_a_parameters_cell_is_unusual_then_both_cells_are_shown(tmp_path):
         return [pre.get_text().strip() for pre in tree.find_all("pre")]
     assert shown('a: str = "é # x"  # what', 'a = "y"') == ['a: str = "y"  # what']
     assert len(shown("a: int = 1", "a = 2\nb = 3")) == 2 and len(shown("import os", "a = 2")) == 2
+
+
+def test_when_a_notebook_has_attached_pictures_drawings_or_formulas_as_output_then_they_are_in_the_page(tmp_path):
+    outputs = [new_output("display_data", data) for data in (
+        {"image/svg+xml": "<svg/>"}, {"image/jpeg": PIXEL}, {"text/latex": r"$\displaystyle \beta$"})]
+    drawing = new_markdown_cell("# T\n\n![a drawing](attachment:b.png)", attachments={"b.png": {"image/png": PIXEL}})
+    nbformat.write(new_notebook(cells=[drawing, new_code_cell("x", outputs=outputs)]), tmp_path / "a.ipynb")
+    shown = BeautifulSoup(pages.render(tmp_path / "a.ipynb", "a").html, "html.parser")
+    svg = base64.b64encode(b"<svg/>").decode()
+    assert [image["src"] for image in shown.find_all("img")] == [
+        f"data:image/png;base64,{PIXEL}", f"data:image/svg+xml;base64,{svg}", f"data:image/jpeg;base64,{PIXEL}"]
+    assert shown.find("math")["alttext"] == r"\displaystyle \beta"

@@ -1,6 +1,7 @@
 """An executed notebook, or a document of the repository, as a section of the page; the environment of all templates."""
 
 import ast
+import base64
 import datetime
 import re
 from collections.abc import Collection, Mapping
@@ -22,7 +23,7 @@ from suite.report.ledger import VERDICTS
 TEMPLATES = Path(__file__).parent / "templates"
 AUDIT = paths.ROOT / "docs" / "audit.md"
 WORDS = {"waiting": "not run yet", "running": "running", "done": "done", "fresh": "done", "failed": "failed"}
-PRIORITY = ("text/html", "text/markdown", "image/png", "text/plain")
+PRIORITY = ("text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain")
 LIVE = ("application/vnd.jupyter.widget-view+json", "application/javascript")   # their text only says what they are
 NOT_FOR_THE_PAGE = ("progress", "caption_line")      # metadata that suite.settings.progress and suite.notebook set
 _PROGRESS = re.compile(r"\d+%\|.*\||\d+/\d+ \[\d+:\d+")                    # a bar of tqdm, or its counts and times
@@ -38,7 +39,7 @@ def environment() -> jinja2.Environment:
     made.filters.update(
         duration=duration, moment=moment, figure=lambda value, digits: f"{value:,.{digits}f}",
         markdown=lambda text: Markup(html.markdown(text)), highlight=lambda source: Markup(html.highlighted(source)),
-        ansi=lambda text: Markup(ansi2html(text)))
+        ansi=lambda text: Markup(ansi2html(text)), base64=lambda text: base64.b64encode(text.encode()).decode())
     return made
 
 
