@@ -5,6 +5,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -84,13 +85,14 @@ def problems(count: int, solution: str, each: int = 1) -> dict[str, list]:
 
 
 def make_hub(root: Path) -> Path:
+    """tests/data/hub, and what is generated here."""
+    shutil.copytree(Path(__file__).parent / "data/hub", root, dirs_exist_ok=True)
     write(root / "HuggingFaceFW/fineweb-edu/sample/10BT/000_00000.parquet", web(0, 30))
     write(root / "HuggingFaceFW/fineweb-edu/sample/10BT/001_00000.parquet", web(20, 150))       # ten rows twice
     write(root / "HuggingFaceFW/fineweb-edu/data/CC-MAIN-2013-20/train-00000-of-00014.parquet",
           {"text": ["another sample"]})
     write(root / "roneneldan/TinyStories/data/train-00000-of-00001.jsonl",
           {"text": [Story(5, n).text for n in range(60)]})
-    write(root / "roneneldan/TinyStories/data/validation-00000-of-00001.jsonl", {"text": ["of another split"]})
     write(root / "DigitalLearningGmbH/MATH-lighteval/data/train-00000-of-00001.parquet",
           {**problems(40, "solution"), "level": ["Level 1"] * 40, "type": ["Algebra"] * 40})
     write(root / "DigitalLearningGmbH/MATH-lighteval/data/test-00000-of-00001.parquet", problems(1, "solution"))
@@ -103,16 +105,6 @@ def make_hub(root: Path) -> Path:
         write(root / f"Salesforce/wikitext/wikitext-103-raw-v1/train-0000{number}-of-00002.parquet", {"text": part})
     write(root / "Salesforce/wikitext/wikitext-2-raw-v1/train-00000-of-00001.parquet",
           {"text": ["another configuration"]})
-    write(root / "EleutherAI/lambada_openai/default/test/0000.parquet",
-          {"text": [f"{Story(9, n).text.split('.')[0]} and saw the house" for n in range(12)]})
-    for subset in ("adjunct_island", "wh_island"):
-        write(root / f"nyu-mll/blimp/{subset}/train-00000-of-00001.parquet",
-              {"sentence_good": [f"The dog {n} runs." for n in range(5)],
-               "sentence_bad": [f"The dog {n} run." for n in range(5)], "UID": [subset] * 5})
-    write(root / "NeelNanda/counterfact-tracing/data/train-00000-of-00001.parquet",
-          {"relation_id": ["P36"] * 4 + ["P17"] * 4, "prompt": [f"The capital of land {n} is" for n in range(8)],
-           "target_true": [" Rome", " Oslo", " Rome", " Bern", " one", " two", " one", " two"],
-           "target_false": [" x"] * 8})
     return root
 
 
@@ -143,22 +135,11 @@ def pretend_llama(folder: Path) -> Path:
 
 
 COMMIT = "c0ffee" * 6 + "c0ff"
-ROUTE = re.compile(r"(?:/api)?/datasets/(?P<set>[^/]+/[^/]+)"
-                   r"(?:/(?P<verb>resolve|revision|tree|paths-info)/[^/]+(?:/(?P<path>.*))?)?$")
-
-
-def card(name: str, files: str) -> str:
-    return f"- config_name: {name}\n  data_files:\n  - split: train\n    path: {files}\n"
-
-
-CONFIGS = {"HuggingFaceFW/fineweb-edu": card("default", "data/*/*") + card("sample-10BT", "sample/10BT/*"),
-           **{name: "".join(card(config, f"{config}/train-*") for config in configs) for name, configs in {
-               "Salesforce/wikitext": ("wikitext-2-raw-v1", "wikitext-103-raw-v1"),
-               "nyu-mll/blimp": ("adjunct_island", "wh_island")}.items()}}     # with the files of their training splits
+ROUTE = re.compile(r"(/api)?/datasets/(?P<set>[^/]+/[^/]+)/(?P<verb>resolve|revision|tree)/[^/]+(/(?P<path>.*))?$")
 
 
 class Hub(http.server.ThreadingHTTPServer):
-    """Serves `root`; data sets get their cards. Every `breaks`-th body of more than 4 kB ends half way."""
+    """Serves `root`. Every `breaks`-th body of more than 4 kB ends half way."""
     daemon_threads = True
     handle_error = lambda *about: None          # a client that went away is no news
 
@@ -166,49 +147,38 @@ class Hub(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Answer)
         self.root, self.breaks, self.bodies, self.broken = root, breaks, 0, 0
         self.address = f"http://127.0.0.1:{self.server_port}"
-        for name, configs in CONFIGS.items():
-            (root / name / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
 
 class Answer(http.server.BaseHTTPRequestHandler):
+    """A data set's commit (`revision`), its list of files (`tree`), or a file or part of one (`resolve`)."""
     protocol_version = "HTTP/1.1"
     server: Hub
     log_message = lambda *about: None
 
     def do_GET(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         url = urllib.parse.urlsplit(self.path)
         found = ROUTE.match(urllib.parse.unquote(url.path))
-        if not found or not (root := self.server.root / found["set"]).is_dir():
-            return self.send(404, b"", {"X-Error-Code": "RepoNotFound"})
-        verb, place = found["verb"], root / (found["path"] or "")
-        if not (place.is_file() if verb == "resolve" else place.is_dir()):
-            return self.send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
-        if verb == "resolve":
-            return self.file(place)
-        if verb in ("tree", "paths-info"):
-            if verb == "paths-info":
-                form = urllib.parse.parse_qs(body.decode()) if b"=" in body else json.loads(body)
-                paths = [root / name for name in form.get("paths", []) if name and (root / name).exists()]
-            else:
-                deep = "true" in urllib.parse.parse_qs(url.query).get("recursive", [""])[0].lower()
-                paths = sorted(place.rglob("*") if deep else place.iterdir())
-            answer = [{"path": path.relative_to(root).as_posix(), "oid": "0" * 40, "size": path.stat().st_size,
-                       "type": "directory" if path.is_dir() else "file"} for path in paths]
+        root = self.server.root / found["set"]
+        place = root / (found["path"] or "")
+        if found["verb"] == "resolve" and place.is_file():
+            self.file(place)
+        elif found["verb"] == "tree" and place.is_dir():
+            paths = sorted(place.rglob("*") if "recursive=true" in url.query else place.iterdir())
+            self.send(200, json.dumps([
+                {"path": path.relative_to(root).as_posix(), "oid": "0" * 40, "size": path.stat().st_size,
+                 "type": "directory" if path.is_dir() else "file"} for path in paths]).encode())
+        elif found["verb"] == "revision":
+            self.send(200, json.dumps({"id": found["set"], "sha": COMMIT}).encode())
         else:
-            files = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*")) if path.is_file()]
-            answer = {"id": found["set"], "sha": COMMIT, "siblings": [{"rfilename": name} for name in files],
-                      "tags": [], "private": False, "gated": False, "disabled": False, "downloads": 0, "likes": 0}
-        self.send(200, json.dumps(answer).encode())
+            self.send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
 
-    do_HEAD = do_POST = do_GET
+    do_HEAD = do_GET
 
     def file(self, path: Path) -> None:
-        content, more = path.read_bytes(), {"X-Repo-Commit": COMMIT, "ETag": f'"{path.stat().st_size:040d}"',
-                                            "Accept-Ranges": "bytes"}
-        if part := re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
-            first, last = int(part[1]), min(int(part[2] or len(content) - 1), len(content) - 1)
+        content, more = path.read_bytes(), {"X-Repo-Commit": COMMIT, "ETag": f'"{path.stat().st_size:040d}"'}
+        if part := re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
+            first, last = int(part[1]), min(int(part[2]), len(content) - 1)
             more["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
             return self.send(206, content[first:last + 1], more)
         self.send(200, content, more)

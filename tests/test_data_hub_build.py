@@ -257,13 +257,11 @@ def test_when_the_corpus_has_the_hub_s_sets_then_the_battery_asks_these(hub_corp
     assert found.arrays["target_nll.factual_cloze"][0] == pytest.approx(pieces * np.log(400), rel=1e-5)
 
 
-def test_when_blimp_s_own_files_are_there_then_each_is_a_subset_and_a_row_without_a_text_is_an_error(
-        tmp_path, monkeypatch):
-    monkeypatch.setenv("SUITE_HUB", str(make_hub(tmp_path / "hub")))
-    blimp, kept = tmp_path / "hub/nyu-mll/blimp", tmp_path / "evaluations"
-    write(blimp / "wh_island/train-00000-of-00001.parquet",
+def test_when_blimp_s_own_files_are_there_then_each_is_a_subset_and_a_row_without_a_text_is_an_error(own, tmp_path):
+    blimp, kept = own / "nyu-mll/blimp", tmp_path / "evaluations"
+    write(blimp / "wh_island/train-00000-of-00001.jsonl",
           {"sentence_good": ["A dog runs.", None], "sentence_bad": ["A dog run.", "x"]})
-    with pytest.raises(SuiteError, match="wh_island/train-0.*.parquet, row 1 has no text in 'sentence_good'"):
+    with pytest.raises(SuiteError, match="wh_island/train-0.*.jsonl, row 1 has no text in 'sentence_good'"):
         hub_build.fetch(kept, print)
     assert not (kept / "blimp.json").exists()
     for folder in (blimp, kept):
