@@ -33,7 +33,7 @@ def python(*arguments, **variables):
 @has_triton
 @pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_when_kernels_are_interpreted_then_they_are_the_reference(which):
-    done = python("-m", "pytest", "-n0", "-m", which, "-p", "no:cacheprovider", "tests/interpreted_kernels.py",
+    done = python("-m", "pytest", "-n0", "-m", which, "-p", "no:cacheprovider", "tests/triton_kernels.py",
                   TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert " skipped" not in done.stdout and " passed" in done.stdout
@@ -42,7 +42,7 @@ def test_when_kernels_are_interpreted_then_they_are_the_reference(which):
 @pytest.mark.slow
 @has_triton
 def test_when_kernels_are_compiled_for_an_h200_then_registers_suffice(tmp_path):
-    done = python("tests/compiled_kernels.py", TRITON_CACHE_DIR=str(tmp_path))
+    done = python("tests/triton_kernels.py", TRITON_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr[-4000:]
     kernels = [line.split() for line in done.stdout.splitlines()]
     assert {name for name, *_ in kernels} == {"attend", "query_gradients", "piece_sums", "key_gradients"}

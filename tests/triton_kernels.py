@@ -1,19 +1,29 @@
-"""The Triton kernels through Triton's interpreter, on CPU tensors, against the reference in float64.
+"""The Triton kernels: as tests interpreted on CPU tensors, against the reference in float64; as a program compiled for
+an H200 (sm_90) without any GPU, as the interpreter takes much that the compiler refuses.
 
-Run by tests/test_attention_gpu.py in a process of its own, as TRITON_INTERPRET=1 must be set before triton is imported,
-and changes what other tests of the process would see.
+Run by tests/test_attention_gpu.py, each in its own process: TRITON_INTERPRET=1 must be set before triton is imported,
+and both change what other tests of the process would see.
 """
+
+import os
+import re
+import subprocess
+import tempfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import test_attention as every_backend
 import torch
+import triton
 from attention_cases import FORMS, LEARNED, alibi, assert_close, inputs, run
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver, jit
 
 from lib import patterns
-from lib.attention.call import CACHE
+from lib.attention.call import CACHE, checked
 from lib.attention.gpu import ops, plans
-from lib.patterns import EdgeTable, LearnedOffsets, Offsets
+from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets
 
 # Of the output, of gradients, and of those of alpha and span, long sums of terms with both signs. Float32: a dozen
 # roundings of sums of a few dozen terms. Half precision: outputs are rounded to 8 (11) bits, and gradients follow.
@@ -91,3 +101,44 @@ def test_when_a_limit_is_low_then_the_result_is_that_of_the_reference(
     (every_backend.test_when_gradients_are_differentiated_again_then_it_is_refused_not_taken_for_constant, {})])
 def test_when_a_test_is_of_any_backend_then_this_one_passes_it(test, shape):
     test("gpu", **shape)
+
+
+# Compiled without a GPU
+
+FAR = Offsets((*range(9), 13, 21, 34, 55))
+# keys, head size, and which of alpha and slopes there are
+CALLS = [(FAR, 64, ""), (LearnedOffsets(8, (13, 21, 34)), 64, "alpha"),
+         (EdgeTable(np.arange(128)[:, None].astype(np.int32)), 64, ""), (HeadOffsets((FAR,) * 8), 80, "slopes")]
+# What the compiler asks the driver of a GPU that is not there
+ABSENT = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0,
+                         get_current_stream=lambda device: 0)
+
+
+def resources(cubin: bytes) -> tuple[str, ...]:
+    """Registers a thread, and bytes of stack."""
+    tool = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin", "cuobjdump")
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        shown = subprocess.check_output([tool, "--dump-resource-usage", file.name], text=True)
+    return re.search(r"REG:(\d+) STACK:(\d+)", shown).groups()
+
+
+def compile_only(run):
+    """Calls without their launch. Prints name, registers, bytes of stack (0 if they suffice) and of shared memory."""
+    def instead(kernel, *args, grid, warmup, **options):
+        compiled = run(kernel, *args, grid=grid, warmup=True, **options)
+        print(kernel.__name__, *resources(compiled.asm["cubin"]), compiled.metadata.shared, flush=True)
+        return compiled
+    return instead
+
+
+if __name__ == "__main__":
+    driver.set_active(ABSENT)
+    jit.JITFunction.run = compile_only(jit.JITFunction.run)
+    for keys, D, more in CALLS:
+        q, k, v = (torch.zeros(1, 128, heads, D, dtype=torch.bfloat16).transpose(1, 2).requires_grad_()
+                   for heads in (8, 2, 2))
+        alpha = torch.tensor(1.1, requires_grad=True) if more == "alpha" else None
+        slopes = torch.ones(8) if more == "slopes" else None
+        ops.run(checked(q, k, v, keys, 0, alpha, None, slopes)).sum().backward()
