@@ -1,23 +1,29 @@
-"""Evaluations against models whose answers are known: uniform, bigram, linear, and one that knows a task."""
+"""Evaluations against models whose answers are known, and the battery's items, whose answers a person can work out."""
 
+import json
 import math
+import re
 from collections import defaultdict
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from eval_fakes import CORPUS, Fake, V, bigram, only, real, run_of, uniform, values
+from eval_fakes import CORPUS, TEXTS, Fake, FakeCorpus, V, bigram, only, real, run_of, uniform, values
 from torch import nn
 from torch.nn import functional as F
 
+from data_prep import tokenizer as bpe
 from lib import patterns
 from lib.config import DataConfig, Evaluation
 from lib.data import heldout_windows
 from lib.errors import SuiteError
 from suite.evals import build, evaluate
+from suite.evals.battery import requests
 from suite.evals.recurrence import evidence
 from suite.evals.task import HELD_OUT
+from suite.evals.zero_shot import Item, passages
 from suite.tasks import task
 
 
@@ -77,20 +83,6 @@ def test_when_a_run_was_trained_in_a_precision_then_it_is_evaluated_in_it_4096_t
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-@pytest.mark.parametrize(("pattern", "own"), [("dense", {}),
-                                              ("scaled_base", {"schedule": "linear", "window": 3, "rungs": 8})])
-def test_when_the_real_model_is_evaluated_then_its_loss_is_that_of_its_logits_in_float64(pattern, own):
-    model, run = real(pattern=pattern, **own)
-    result = evaluate(perplexity(lengths=(70,), tokens=500), model, run, CORPUS)
-    tokens = torch.from_numpy(CORPUS.tokens("heldout", "stories")[:491].astype(int))
-    with torch.no_grad():
-        log_p = model(tokens[:-1].view(7, 70)).double().log_softmax(-1)
-    by_hand = -log_p.gather(2, tokens[1:].view(7, 70, 1)).mean()
-    assert only(result, "nll", split="stories") == pytest.approx(float(by_hand), rel=1e-5)
-
-
-# Recurrence
-
 EDGES = (0, 4, 8, 16, 32)
 
 
@@ -141,8 +133,6 @@ def test_when_losses_are_told_by_recurrence_then_each_bin_is_the_sum_by_hand():
         assert result.arrays[f"copy_count.{domain}"][:, -1].sum() == 0, "what has no earlier place has nothing to copy"
 
 
-# Tasks
-
 def marked_run(**more):
     data = DataConfig.of("marked_copy", distances=(5, 11), marks=8, symbols=18)
     return run_of(length=64, vocab=20, data=data, **more)
@@ -186,27 +176,24 @@ def test_when_sequences_are_held_out_then_no_training_seed_draws_them():
         evaluate(Evaluation.of("task", count=4), uniform(20), marked_run(seed=HELD_OUT))
 
 
-# Alphas
-
 LEARNED = {"pattern": "learned", "rungs": 8, "window": 2}
-
-
-def mean_loss(model, tokens):
-    windows = [heldout_windows(CORPUS, domain, 48, tokens) for domain in CORPUS.domains]
-    return float(torch.stack([model.token_losses(*pair).double().mean() for pair in windows]).mean())
 
 
 def test_when_one_alpha_is_changed_then_the_loss_is_that_of_a_model_with_that_alpha():
     model, run = real(**LEARNED)
     result = evaluate(Evaluation.of("alpha_landscape", alphas=(0.7, 1.0, 1.3), tokens=240), model, run, CORPUS)
-    before = mean_loss(model, 240)
+
+    def mean_loss(model):
+        windows = [heldout_windows(CORPUS, domain, 48, 240) for domain in CORPUS.domains]
+        return float(torch.stack([model.token_losses(*pair).double().mean() for pair in windows]).mean())
+    before = mean_loss(model)
     for layer, alpha in product((0, 1), (0.7, 1.3)):
         other, _ = real(**LEARNED)
         with torch.no_grad():
             other.blocks[layer].attention.theta.fill_(float(torch.logit(torch.tensor(alpha - 0.5))))
         assert other.alphas()[layer] == pytest.approx(alpha)
         change = only(result, "alpha_nll_change", layer=layer, variant=f"alpha={alpha:g}")
-        assert change == pytest.approx(mean_loss(other, 240) - before, abs=2e-6)
+        assert change == pytest.approx(mean_loss(other) - before, abs=2e-6)
     changes = result.arrays["change"]
     assert changes.shape == (2, 3, 10) and len(np.unique(changes.mean(axis=2).round(9))) == 5
     assert np.allclose(changes.mean(axis=2).ravel(), values(result, "alpha_nll_change"))
@@ -225,8 +212,6 @@ def test_when_an_alpha_was_tried_then_the_model_is_left_as_it_was_even_if_the_ev
     alphas = evaluate(Evaluation.of("alphas"), model, run).metrics
     assert [(m.measure, m.layer, m.value) for m in alphas] == [("alpha", 0, 1.0), ("alpha", 1, 1.0)]
 
-
-# Memory and gradients
 
 def test_when_pairs_are_counted_then_memory_follows_the_formula():
     run = run_of(pattern="local", window=3)
@@ -299,7 +284,200 @@ def test_when_layers_have_a_window_then_no_influence_comes_from_further_than_the
     assert 0 < only(task_flow, "far_influence_share") < 1, "a model of a task: on its sequences"
 
 
-# Wrong input
+def ask(name, model, length=256, count=30, corpus=CORPUS, run=None):
+    return evaluate(Evaluation.of("battery", tasks=(name,), count=count), model, run or run_of(length=length), corpus)
+
+
+def items_of(name, count=60, limit=256):
+    return build("battery", tasks=(name,), count=count).items(name, CORPUS, limit)
+
+
+def ids(text):
+    return CORPUS.tokenizer().encode(text).ids
+
+
+# The battery
+
+def test_when_prompts_are_read_then_they_give_the_answer_and_those_of_lego_are_balanced():
+    for item in items_of("variable_tracking"):
+        *lines, question = item.prompt.split("\n")
+        held, source = {}, dict(line.split(" = ") for line in lines)
+        exec("\n".join(lines), {}, held)                    # the statements come in an order that Python can run
+        name, hops = question.removesuffix(" ="), -1
+        assert f" {held[name]}" == item.candidates[item.answer]
+        assert len(set(item.candidates)) == 3 and item.chance == 1 / 3
+        while name in source:
+            name, hops = source[name], hops + 1
+        assert item.split == f"hops={hops}" and len(lines) == 3 * (hops + 1)
+    for item in items_of("mqar"):
+        *lines, question = item.prompt.split("\n")
+        pairs = dict(line.split(": ") for line in lines)
+        assert f" {pairs[question.removesuffix(':')]}" == item.candidates[item.answer]
+        assert len(set(item.candidates)) == 8 and item.chance == 1 / 8
+    items = items_of("lego")
+    for item in items:
+        *lines, question = item.prompt.split("\n")
+        clauses, value, name = dict(line.split(" = ") for line in lines), True, question.removesuffix(" =")
+        assert len(clauses) == int(item.split.removeprefix("steps="))
+        while name != "True":
+            value, name = value != clauses[name].startswith("not "), clauses[name].removeprefix("not ")
+        assert item.candidates[item.answer] == f" {value}"
+    assert {split: np.mean([item.answer for item in items if item.split == split])
+            for split in {item.split for item in items}} == {"steps=2": 0.5, "steps=3": 0.5, "steps=4": 0.5}
+    assert 0.3 < np.mean(["= not True" in item.prompt for item in items]) < 0.7
+
+
+def test_when_a_last_word_is_asked_then_it_stands_in_the_passage_before_its_sentence():
+    found = list(passages.passages(CORPUS, "stories", 40))          # documents, cut where they are too long
+    assert len(found) > 100 and all(any(text in whole for whole in TEXTS) for text in found)
+    assert all(5 < len(ids(text)) <= 41 for text in found)
+    assert list(passages.passages(CORPUS, "stories", 1000)) == [], "a quarter of the context at least"
+    items = items_of("lambada", limit=128)
+    assert len(items) == 60
+    for item in items:
+        before, _, sentence = item.prompt.rpartition(".")
+        assert sentence and item.candidates[0].strip() in passages.WORD.findall(before)
+        assert any(item.prompt + item.candidates[0] + "." in text for text in TEXTS)
+        assert item.chance == pytest.approx(1 / len(set(passages.WORD.findall(item.prompt.lower()))))
+    assert {item.candidates for item in items} == {(" river",)}, "the last one that can be asked"
+
+
+def test_when_a_passage_lacks_what_is_asked_then_there_is_no_item():
+    assert passages.last_word("Anna saw the river. Bruno saw the river.").prompt == "Anna saw the river. Bruno saw the"
+    assert passages.last_word("Anna saw the river. Bruno saw the bridge.") is None
+    assert passages.last_word("Anna saw it all. On that river Bruno saw the river.") is None, "it stands only there"
+    draws = np.random.default_rng(0)
+    item = passages.blank_out("It cost 12 coins, then 15, then 15 and 17.", draws, "")
+    assert set(item.candidates) == {" 12", " 15"} and item.candidates[item.answer] == " 15"
+    assert passages.blank_out("It cost 12 coins, then 15, then 16 and 17.", draws, "") is None
+    assert passages.blank_out("It cost 15 coins, then all of 15.", draws, "") is None, "there is nothing to choose from"
+
+
+def test_when_a_cloze_is_asked_then_candidates_are_of_one_kind_and_stood_before_in_the_domains_that_have_some():
+    items = items_of("cloze", limit=128)
+    assert {item.split for item in items} == {"math", "stories"} and len(items) == 60
+    for item in items:
+        assert all(c.strip() in re.findall(r"[A-Za-z]+|[0-9]+", item.prompt) for c in item.candidates)
+        assert len({c.strip().isdigit() for c in item.candidates}) == 1
+        assert 2 <= len(item.candidates) == len(set(item.candidates)) and item.chance == 1 / len(item.candidates)
+        assert any(item.prompt + item.candidates[item.answer] in text for text in TEXTS)
+    assert len({item.answer for item in items}) > 1, "the answer's place is drawn"
+    corpus = FakeCorpus()
+    corpus._tokens |= {"blank": np.zeros(300, int), "own": corpus.tokens("heldout", "stories")}
+    corpus._starts |= {"blank": np.array([0]), "own": corpus.documents("heldout", "stories")}
+    for domains, asked in ((("blank", "math", "own"), "math"), (("blank", "own"), "own")):
+        corpus.domains = domains               # of the offline corpus, those that have facts; else all
+        assert [item.split for item in passages.cloze(corpus, 9, 128)] == [asked] * 9
+    corpus.domains = ("blank",)
+    with pytest.raises(SuiteError, match="battery task cloze: no held-out document"):
+        ask("cloze", uniform(), length=128, corpus=corpus)
+
+
+def test_when_minimal_pairs_are_made_then_they_differ_in_one_word_and_both_numbers_are_right_alike():
+    items, by_template = items_of("blimp", count=300), defaultdict(list)
+    assert len({item.candidates for item in items}) == 300
+    for item in items:
+        good, bad = (sentence.rstrip(".").split() for sentence in item.candidates)
+        assert sum(a != b for a, b in zip(good, bad, strict=True)) == 1
+        by_template[item.split].append(good)
+    agreement = [(good[1].endswith("s"), good[-1].endswith("s")) for good in by_template["subject_verb_agreement"]]
+    assert agreement.count((True, False)) == agreement.count((False, True)) == 50
+    assert np.mean([good[3] in ("this", "that") for good in by_template["determiner_noun_agreement"]]) == 0.5
+
+
+def test_when_a_prompt_is_too_long_then_its_beginning_is_cut_unless_it_is_needed():
+    prompt, say = ids(TEXTS[0]), ids(" Bruno")
+    item = Item(TEXTS[0], (" Bruno",), 0, 0.5, "")
+    (request,) = requests(CORPUS.tokenizer(), item, 0, 12)
+    assert request.read == (*prompt[-(13 - len(say)):], *say[:-1]) and request.say == tuple(say)
+    assert len(request.read) == 12
+    with pytest.raises(SuiteError, match="was trained on 12"):
+        requests(CORPUS.tokenizer(), replace(item, whole=True), 0, 12)
+    assert requests(CORPUS.tokenizer(), replace(item, prompt=""), 7, 12)[0].read == (7, *say[:-1])
+
+
+@pytest.mark.parametrize("task_name", ["variable_tracking", "lego", "mqar"])
+def test_when_a_model_is_uniform_then_ties_share_the_credit_and_accuracy_is_chance(task_name):
+    # Digits are one piece each; True and False must be as well, or the shorter answer would win.
+    tokenizer, corpus = bpe.train([" True False " + " ".join(" 0123456789")] * 50, V), FakeCorpus()
+    corpus.tokenizer = lambda: tokenizer
+    result = ask(task_name, uniform(), corpus=corpus)
+    assert only(result, "accuracy", split=task_name) == pytest.approx(only(result, "chance", split=task_name))
+    assert only(result, "count", split=task_name) == 30
+
+
+def test_when_a_model_answers_then_likelihoods_are_those_of_its_logits_without_padding():
+    model, run = real(length=60)
+    result, credit, nll = ask("cloze", model, run=run), [], []
+    for item in items_of("cloze", count=30, limit=60):
+        by_hand = []
+        for say in map(ids, item.candidates):
+            tokens = torch.tensor([*ids(item.prompt), *say])[-61:]             # the last candidate token is not read
+            with torch.no_grad():
+                log_p = model(tokens[None, :-1])[0].double().log_softmax(-1)
+            by_hand.append(float(log_p[range(-len(say), 0), say].sum()))
+        credit.append(by_hand[item.answer] == max(by_hand))
+        nll.append(-by_hand[item.answer])
+    assert only(result, "accuracy", split="cloze") == np.mean(credit)
+    assert result.arrays["target_nll.cloze"] == pytest.approx(nll, rel=1e-5)
+    assert only(result, "target_nll", split="cloze") == pytest.approx(np.mean(nll), rel=1e-5)
+    assert result.arrays["correct.cloze"].tolist() == credit
+    assert {m.split for m in result.metrics} == {"cloze", "cloze/math", "cloze/stories"}
+
+
+def test_when_a_model_says_the_last_word_then_it_is_right():
+    river = ids(" river")
+
+    def knowing(tokens):
+        logits = 9 * F.one_hot(torch.full_like(tokens, river[0]), V).float()
+        for a, b in zip(river, river[1:]):
+            logits[tokens == a] = 9 * F.one_hot(torch.tensor(b), V).float()
+        return logits
+    for model, accuracy in ((Fake(knowing), 1), (uniform(), 0)):
+        result = ask("lambada", model, length=128)
+        assert only(result, "accuracy", split="lambada-offline") == accuracy
+        assert only(result, "count", split="lambada-offline") == 30
+
+
+def test_when_the_corpus_has_folders_of_items_then_these_are_asked_and_whole_sentences_count(tmp_path):
+    model, log_p = bigram(seed=3)
+    pairs = [("The boy runs.", "The boy run."), ("Bruno had coins.", "Clara had coins."),
+             ("It is left out.", "It are left out."), ("Anna met Bruno.", "Bruno met Anna.")]
+    lines = [json.dumps({"sentence_good": good, "sentence_bad": bad, "field": "x"}) + "\n" for good, bad in pairs]
+    corpus = FakeCorpus()
+    for task, file, text in (("blimp", "first", "".join(lines[:3])), ("blimp", "second", lines[3]),
+                             ("lambada", "test", '{"text": "Anna went to the old river to see Clara"}\n')):
+        corpus.folders[task] = tmp_path / task
+        corpus.folders[task].mkdir(exist_ok=True)
+        (corpus.folders[task] / f"{file}.jsonl").write_text(text, "utf-8")
+    result = ask("blimp", model, corpus=corpus, count=2)
+
+    def likelihood(tokens):
+        return sum(float(log_p[a, b]) for a, b in zip([0, *tokens], tokens))
+    right = [likelihood(ids(good)) > likelihood(ids(bad)) for good, bad in pairs]
+    assert only(result, "accuracy", split="blimp") == pytest.approx(np.mean([*right[:2], right[3]]))
+    assert only(result, "accuracy", split="blimp/second") == right[3]
+    assert only(result, "count", split="blimp/first") == 2
+    assert only(result, "chance", split="blimp") == 0.5 and not values(result, "target_nll")
+    result = ask("lambada", uniform(), corpus=corpus)
+    assert only(result, "count", split="lambada") == 1
+    assert only(result, "chance", split="lambada") == pytest.approx(1 / 7)
+
+
+def test_when_loss_falls_along_the_context_then_the_score_is_negative():
+    def sharper(tokens):
+        at = torch.arange(tokens.shape[1], dtype=torch.float32)[None, :, None]
+        return torch.log1p(at / 100) * F.one_hot(tokens, V)            # likelier to say the same token again
+    flat, result = (ask("in_context", model, length=160, count=10) for model in (uniform(), Fake(sharper)))
+    assert only(flat, "in_context_score", split="in_context") == pytest.approx(0, abs=1e-6)
+    tokens = np.stack([CORPUS.tokens("heldout", domain)[:801].astype(int) for domain in CORPUS.domains])
+    same, t = (tokens[:, :-1] == tokens[:, 1:]).reshape(10, 160), np.arange(160) / 100
+    losses = np.log(V + t) - same * np.log1p(t)
+    early, late = losses[:, 10:20].mean(), losses[:, 140:].mean()
+    assert only(result, "nll_early", split="in_context") == pytest.approx(early, rel=1e-5)
+    assert only(result, "in_context_score", split="in_context") == pytest.approx(late - early, rel=1e-3)
+    assert result.arrays["in_context"].shape == (10,) and only(result, "count", split="in_context/math") == 5
+
 
 @pytest.mark.parametrize(("name", "parameters", "says"), [
     ("perplexty", {}, "did you mean 'perplexity'"), ("perplexity", {}, "needs a value for tokens"),

@@ -24,10 +24,6 @@ def only(jobs, series: str):
     return next(job for job in jobs if job.labels.series == series)
 
 
-def variants(job) -> set[str]:
-    return {dict(evaluation.parameters).get("variant", "") for evaluation in job.evaluations}
-
-
 @pytest.mark.parametrize("profile", [
     pytest.param(name, marks=pytest.mark.slow) if name == "paper" else name for name in BUDGETS])
 def test_when_a_profile_is_planned_then_everything_in_it_can_be_built_and_the_budget_holds(profile):
@@ -103,6 +99,8 @@ def test_when_a_parameter_of_a_notebook_is_wrong_then_the_error_names_it_or_the_
 
 
 def test_when_longer_texts_are_evaluated_then_growing_rungs_are_frozen_too_and_dense_is_changed_and_masked():
+    def variants(job) -> set[str]:
+        return {dict(evaluation.parameters).get("variant", "") for evaluation in job.evaluations}
     jobs = planned("03_extrapolation")
     found = {job.labels.series: variants(job) for job in jobs}
     for series in ("Fibonacci, linear ramp", "Powers of two, linear ramp"):

@@ -30,8 +30,6 @@ PAPER_TOKENS = 425_984_000
 pytestmark = pytest.mark.usefixtures("outputs")
 
 
-# GPUs by name
-
 def test_when_a_person_or_a_driver_names_a_gpu_then_it_is_that_one_or_none(monkeypatch, tmp_path):
     assert [gpus.key(name) for name in ("H100", "rtx 3090", "RTX4090", "A100-80GB", "a100", "A100 40GB")] == [
         "h100", "rtx-3090", "rtx-4090", "a100", "a100", "a100-40gb"]
@@ -46,8 +44,6 @@ def test_when_a_person_or_a_driver_names_a_gpu_then_it_is_that_one_or_none(monke
     monkeypatch.setattr(gpus, "DRIVER", tmp_path / "none")
     assert gpus.seen() is None
 
-
-# Operations
 
 def test_when_drawn_keys_are_counted_then_the_mean_is_that_of_many_drawn_graphs_and_others_are_exact():
     for more in ({}, {"reach": 40}):
@@ -99,8 +95,6 @@ def test_when_text_or_mask_are_others_at_evaluation_then_they_count_and_every_ev
     assert cost.evaluation_flops(run, Evaluation.of("made_up"), 2) == cost.UNKNOWN_SHARE * cost.run_flops(run)
 
 
-# Memory
-
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_when_activations_are_counted_then_they_are_what_torch_keeps(precision, monkeypatch):
     monkeypatch.setattr(ops, "kernels", None)                       # by the formulas that a GPU computes
@@ -139,8 +133,6 @@ def test_when_a_training_is_at_its_peak_then_memory_is_as_by_hand_and_a_batch_is
         memory, found = planning.memory_of(run, gpus.speed("h100"))
         assert found == parts and (parts != 3 or memory == third)
 
-
-# Hours
 
 def test_when_nothing_was_measured_then_the_published_runs_take_what_was_published():
     published = pd.read_csv(paths.PUBLISHED / "cost.csv")
@@ -183,8 +175,6 @@ def test_when_gpu_check_measured_this_gpu_then_its_rates_are_used_and_said():
     with pytest.raises(SuiteError, match="gpu-check.json cannot be read.*run make gpu-check again"):
         gpus.speed("h100")
 
-
-# A whole plan
 
 def test_when_the_paper_is_planned_then_its_matrix_stands_beside_the_published_hours(monkeypatch):
     profile, sweep = profiles.load("paper"), planning.planned(profiles.load("paper"), "01_window_sweep")

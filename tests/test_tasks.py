@@ -56,18 +56,15 @@ CASES = [("copying", {}, copying, 200), ("copying", {"string": 5, "symbols": 3},
          ("lego", {}, chain, 101), ("lego", {"chain": 10, "variables": 10}, chain, 60),
          ("marked_copy", {}, marked, 512),
          ("marked_copy", {"distances": (3, 17, 4), "symbols": 9, "marks": 20}, marked, 40)]
-EACH = pytest.mark.parametrize(("name", "given", "solve", "length"), CASES)
 
 
 def drawn(name, given, length, seed=3, step=5, size=SIZE):
     return task(name, **given).labelled(seed, step, size, length)
 
 
-@EACH
-def test_when_a_batch_is_drawn_then_it_is_a_function_of_seed_and_step_and_a_solver_finds_every_answer(
-        name, given, solve, length):
-    made = task(name, **given)
-    inputs, targets, labels = made.labelled(3, 5, SIZE, length)
+@pytest.mark.parametrize(("name", "given", "solve", "length"), CASES)
+def test_when_drawn_then_seed_and_step_decide_a_solver_is_right_and_a_guess_by_chance(name, given, solve, length):
+    made, (inputs, targets, labels) = task(name, **given), drawn(name, given, length)
     torch.rand(3), np.random.rand(3)
     again = task(name, **given).batch(3, 5, SIZE, length)
     assert torch.equal(torch.from_numpy(inputs), again[0]) and torch.equal(torch.from_numpy(targets), again[1])
@@ -82,19 +79,12 @@ def test_when_a_batch_is_drawn_then_it_is_a_function_of_seed_and_step_and_a_solv
     made.batch(0, 0, 2, made.shortest)
     with pytest.raises(SuiteError, match=f"length of task {name} = {made.shortest - 1} .*at least {made.shortest}"):
         made.batch(0, 0, 2, made.shortest - 1)
-
-
-@EACH
-def test_when_one_guesses_then_accuracy_is_chance(name, given, solve, length):
-    made, rng = task(name, **given), np.random.default_rng(0)
-    right = total = 0
+    rng, right, total = np.random.default_rng(0), 0, 60 * SIZE
     for step in range(60):
-        inputs, targets, _ = made.labelled(11, step, SIZE, length)
         # One scored token of each context: answers of one context are not independent draws.
-        for row, aims in enumerate(targets):
+        for seen, aims in zip(*drawn(name, given, length, 11, step)[:2]):
             at = rng.choice(np.flatnonzero(aims != IGNORED))
-            right += guess(name, given, inputs[row, :at + 1], rng) == aims[at]
-            total += 1
+            right += guess(name, given, seen[:at + 1], rng) == aims[at]
     low, high = binom.interval(0.9999, total, made.chance)
     assert low <= right <= high, f"{right} of {total}, chance {made.chance}"
 
