@@ -28,6 +28,14 @@ with open(paths.outputs() / 'events.txt', 'a') as file:
 """
 
 
+def write(path: Path, *cells: str, tags: tuple[str, ...] = ("parameters",), kernel: str = "python3") -> Path:
+    """A notebook of these cells, the first of them tagged `parameters`."""
+    tagged = [new_code_cell(cells[0], metadata={"tags": list(tags)}), *map(new_code_cell, cells[1:])]
+    metadata = {"kernelspec": {"name": kernel, "display_name": kernel, "language": "python"}}
+    nbformat.write(new_notebook(cells=tagged, metadata=metadata), path)
+    return path
+
+
 @dataclass
 class InProcess:
     """Executes a notebook's cells here, and writes it to its output, instead of starting a kernel."""
@@ -71,9 +79,7 @@ class House:
 
     def notebook(self, name: str, *jobs: Job, code: str = "") -> None:
         self.experiments[name] = SimpleNamespace(alone=False, plan=lambda parameters, profile: list(jobs))
-        cells = [new_code_cell(CELL, metadata={"tags": ["parameters"]}), new_code_cell(WRITE.format(name=name) + code)]
-        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-        nbformat.write(new_notebook(cells=cells, metadata=kernel), paths.NOTEBOOKS / f"{name}.ipynb")
+        write(paths.NOTEBOOKS / f"{name}.ipynb", CELL, WRITE.format(name=name) + code)
 
     def run(self, command: str = "report", *more: str) -> int:
         return cli.main([command, *more, "--profile", "tiny"])
