@@ -1,7 +1,12 @@
-"""The corpus as a whole: a tiny one of installed libraries and generators, small ones of a folder (CORPUS=folder)."""
+"""The corpus as a whole: a tiny one of installed libraries and generators, small ones of a folder (CORPUS=folder).
+
+Training batches: a pure function of seed and step, uniform over positions, mixed by tokens; files beyond 4 GiB.
+"""
 
 import dataclasses
 import json
+import math
+import os
 import re
 import shutil
 import signal
@@ -12,6 +17,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hub_fakes import CONFIG, TINY, decoded, start, write
 
 from data_prep import build, folder, tokenizer
@@ -20,9 +26,11 @@ from data_prep.mathematics import worksheet
 from data_prep.sources import Document
 from data_prep.stories import Story
 from lib import paths
-from lib.data import Corpus, heldout_windows
+from lib.config import DataConfig
+from lib.data import Corpus, TextSource, heldout_windows
 from lib.errors import SuiteError
 from suite.cli import main
+from suite.tasks import make_source
 
 
 def stories(count: int) -> str:
@@ -49,10 +57,6 @@ def of(folder: Path, **changes: int) -> CorpusConfig:
 
 def built(root: Path, **changes: int) -> Corpus:
     return build.corpus(of(root, **changes))
-
-
-def nothing_is_left() -> bool:
-    return not [path for path in paths.corpora().glob("*") if path.is_dir()]
 
 
 def test_when_built_then_every_domain_has_the_tokens_asked_for_in_whole_documents_each_in_one_split(tiny_corpus):
@@ -171,18 +175,6 @@ def test_when_the_disk_is_full_then_the_error_comes_before_any_text(config, need
         build.corpus(config)
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"vocab": 256}, "vocab = 256 is not valid"), ({"train_tokens": 999}, "train_tokens = 999 is not valid"),
-    ({"heldout_tokens": 0}, "heldout_tokens = 0 is not valid"), ({"seed": -1}, "seed = -1 is not valid"),
-    ({"hub": ("fineweb",)}, "unknown domain of the hub 'fineweb'; did you mean 'fineweb_edu'"),
-    ({"hub": ("math",), "apart": ("math",)}, "each domain once"), ({"apart": ("math",)}, "hub = .* is not valid"),
-    ({"tokenizer": "x"}, "hub = .* is not valid"),
-    ({"folder": "x", "hub": ("math",)}, "empty where there is a folder")])
-def test_when_a_configuration_is_wrong_then_the_error_names_it(changes, words):
-    with pytest.raises(SuiteError, match=words):
-        CorpusConfig(**changes)
-
-
 def test_when_the_command_line_is_used_then_counts_are_printed_and_errors_exit_with_2(own, monkeypatch, capsys):
     monkeypatch.setattr("suite.settings.profiles.load", lambda name, corpus="": SimpleNamespace(corpus=of(corpus)))
     assert main(["corpus", "--corpus", str(own)]) == 0
@@ -276,7 +268,7 @@ def test_when_a_file_is_bad_then_the_error_names_it_and_nothing_is_built(name, c
     (own / "other" / name).write_bytes(content)
     with pytest.raises(SuiteError, match=f"other/{re.escape(name)}.*({message})"):
         built(own)
-    assert nothing_is_left()
+    assert not [path for path in paths.corpora().glob("*") if path.is_dir()]
 
 
 def test_when_parquet_is_whole_then_all_rows_arrive_in_order_and_when_cut_off_or_damaged_the_error_names_it(root):
@@ -323,3 +315,106 @@ def test_when_a_document_is_copied_within_a_domain_then_one_is_left(root):
         "exact copies of documents": 1, "near copies of documents": 1}
     names = corpus.names("train", "good") + corpus.names("heldout", "good")
     assert set(names) == {f"good/a.jsonl#{n}" for n in range(25)}
+
+
+# Training batches
+
+class Positions:
+    """A corpus whose token at position p of domain k is 10_000 * k + p."""
+    vocab = 40_000
+    domains, apart = ("a", "b", "c"), ()
+    lengths = {"a": 700, "b": 41, "c": 9000}
+
+    def tokens(self, split: str, domain: str) -> np.ndarray:
+        assert split == "train"
+        return (np.arange(self.lengths[domain]) + 10_000 * self.domains.index(domain)).astype(np.uint16)
+
+
+def test_when_a_batch_is_drawn_then_seed_and_step_decide_its_runs_of_one_domain_and_no_global_stream_moves():
+    source, before = TextSource(Positions()), (torch.get_rng_state(), np.random.get_state()[1].tolist())
+    first, *others = (source.batch(*at, 8, 32)[0] for at in ((3, 5), (3, 6), (5, 3)))
+    assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1]
+    torch.rand(3)
+    assert torch.equal(first, TextSource(Positions()).batch(3, 5, 8, 32)[0])
+    assert not any(torch.equal(first, other) for other in others)
+    inputs, targets = source.batch(0, 0, 64, 40)
+    assert inputs.shape == (64, 40) and inputs.dtype == targets.dtype == torch.int64
+    assert torch.equal(targets, inputs + 1) and torch.equal(inputs[:, 1:], inputs[:, :-1] + 1)
+
+
+def test_when_many_are_drawn_then_starts_are_equally_likely_and_tokens_come_by_the_mixture_and_not_by_size():
+    inputs, targets = TextSource(Positions(), {"b": 1.0}).batch(1, 0, 42_000, 20)
+    counts = np.bincount(inputs[:, 0].numpy() - 10_000, minlength=21)
+    assert len(counts) == 41 - 20 and targets.max() == 10_040      # the first and the last window are there
+    statistic = ((counts - 2000) ** 2 / 2000).sum()
+    assert statistic < 45.3         # 99.9 % of chi-square with 20 degrees of freedom
+    inputs, _ = TextSource(Positions(), {"a": 3.0, "c": 1.0, "b": 0.0}).batch(2, 0, 40_000, 20)
+    shares = np.bincount(inputs[:, 0].numpy() // 10_000, minlength=3) / 40_000
+    assert shares == pytest.approx([0.75, 0.0, 0.25], abs=4 * (0.75 * 0.25 / 40_000) ** 0.5)
+    equal = np.bincount(TextSource(Positions()).batch(2, 0, 30_000, 20)[0][:, 0].numpy() // 10_000) / 30_000
+    assert equal == pytest.approx([1 / 3] * 3, abs=0.012)
+    data = DataConfig.of("text", mixture=(("a", 3.0), ("c", 1.0), ("b", 0.0)))
+    assert torch.equal(make_source(data, Positions()).batch(2, 0, 40_000, 20)[0], inputs)
+
+
+def drawn(mixture):
+    return TextSource(Positions(), mixture)
+
+
+WRONG = (
+    ("unknown domain of the hub 'fineweb'; did you mean 'fineweb_edu'", lambda: CorpusConfig(hub=("fineweb",))),
+    ("vocab = 256 is not valid", lambda: CorpusConfig(vocab=256)),
+    ("seed = -1 is not valid", lambda: CorpusConfig(seed=-1)),
+    ("train_tokens = 999 is not valid", lambda: CorpusConfig(train_tokens=999)),
+    ("heldout_tokens = 0 is not valid", lambda: CorpusConfig(heldout_tokens=0)),
+    ("each domain once", lambda: CorpusConfig(hub=("math",), apart=("math",))),
+    ("hub = .* is not valid", lambda: CorpusConfig(apart=("math",))),
+    ("hub = .* is not valid", lambda: CorpusConfig(tokenizer="x")),
+    ("empty where there is a folder", lambda: CorpusConfig(folder="x", hub=("math",))),
+    ("unknown domain of the mixture 'd'", lambda: drawn({"d": 1.0})),
+    (r"mixture\['a'\] = -1.0", lambda: drawn({"a": -1.0})), ("at least one weight", lambda: drawn({"a": 0.0})),
+    (r"mixture\['a'\] = nan", lambda: drawn({"a": math.nan})), (r"mixture\['a'\] = '1'", lambda: drawn({"a": "1"})),
+    ("at least one weight", lambda: drawn({})), ("needs a corpus", lambda: make_source(DataConfig(), None)),
+    ("length = 41 .* 41 training tokens of domain 'b'", lambda: drawn(None).batch(0, 0, 2, 41)),
+    ("unknown parameter of data source 'text' 'mixtur'; did you mean 'mixture'",
+     lambda: make_source(DataConfig.of("text", mixtur=(("a", 1.0),)), Positions())))
+
+
+@pytest.mark.parametrize(("message", "call"), WRONG)
+def test_when_a_corpus_a_mixture_a_length_or_a_source_is_wrong_then_the_error_names_it(message, call):
+    with pytest.raises(SuiteError, match=message):
+        call()
+
+
+# Token files beyond 4 GiB, sparse on the disk: the last windows are read where they are
+
+TOKENS = (1 << 31) + 9_000          # two bytes each: more than 4 GiB, and more than an int32 counts
+MARK = 4_000                        # tokens at the end that are not zero
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    path = tmp_path_factory.mktemp("large") / "train-web.bin"
+    with path.open("wb") as file:
+        file.truncate(2 * TOKENS)
+        file.seek(2 * (TOKENS - MARK))
+        file.write(np.arange(1, MARK + 1, dtype=np.uint16).tobytes())
+    if os.stat(path).st_blocks * 512 > 1 << 30:
+        pytest.skip("the disk here has no sparse files")
+    np.save(path.with_name("train-web.starts.npy"), np.array([0, TOKENS - MARK], np.int64))
+    counts = {"documents": 2, "tokens": TOKENS, "bytes": TOKENS}
+    path.with_name("manifest.json").write_text(json.dumps({
+        "source": "offline", "config": {"vocab": 5000}, "token_type": "uint16",
+        "files": {path.name: {"size": path.stat().st_size, "sha256": ""}}, "domains": {"web": {"train": counts}}}))
+    return Corpus(path.parent)
+
+
+def test_when_a_file_is_beyond_4_gib_then_documents_and_the_last_window_are_where_they_are(large, monkeypatch):
+    tokens, start = large.tokens("train", "web"), large.documents("train", "web")[-1]
+    assert len(tokens) == TOKENS and start > np.iinfo(np.int32).max and tokens[start:start + 3].tolist() == [1, 2, 3]
+    assert tokens[start - 1] == 0 and tokens[-1] == MARK
+    largest = SimpleNamespace(random=lambda size: np.full(size, 1 - 2.0 ** -53))       # that a stream can give
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: largest)
+    inputs, targets = TextSource(large).batch(0, 0, 3, 100)
+    assert inputs[0].tolist() == list(range(MARK - 100, MARK)) and (inputs[1] == inputs[0]).all()
+    assert targets[0].tolist() == list(range(MARK - 99, MARK + 1))
