@@ -5,8 +5,8 @@ import re
 
 import pytest
 import torch
-import torch.nn.functional as F
 from attention_cases import EXAMPLES
+from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention import sparse_attention
 from lib.errors import SuiteError
@@ -45,13 +45,17 @@ def llama(attention=None, layers=2, heads=4, kv_heads=2, **options):
     return model_of("Llama", attention, layers, heads, num_key_value_heads=kv_heads, **options)
 
 
-def bert(attention, pattern):
+def bert(pattern):
     no_dropout = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
-    return model_of("Bert", attention, pattern.layers, pattern.heads, **no_dropout)
+    return model_of("Bert", registered(pattern), pattern.layers, pattern.heads, **no_dropout)
 
 
-def masked(blocks, pattern, length=None):
-    """In each block, eager attention gets the pattern's oracle mask, additive, at `length` or the text's own length."""
+def densely(model, pattern, length=None):
+    """The same model with eager attention and, in each layer, the pattern's oracle mask, which is additive, at `length`
+    or at the text's own length."""
+    twin = copy.deepcopy(model)
+    twin.set_attn_implementation("eager")
+    blocks = [module for name, module in twin.named_modules() if name.endswith(("self_attn", "attention.self"))]
     for layer, block in enumerate(blocks):
         def hook(module, args, kwargs, layer=layer):
             T = (args[0] if args else kwargs["hidden_states"]).shape[1]
@@ -59,14 +63,6 @@ def masked(blocks, pattern, length=None):
             additive = torch.zeros(allowed.shape, dtype=torch.float64).masked_fill(~allowed, -torch.inf)[None]
             return args[:1], {**kwargs, "attention_mask": additive}
         block.register_forward_pre_hook(hook, with_kwargs=True)
-
-
-def densely(model, pattern, length=N):
-    """The same model with eager attention and, in each layer, the pattern's oracle mask at `length`."""
-    twin = type(model)(copy.deepcopy(model.config)).double().eval()
-    twin.load_state_dict(model.state_dict())
-    twin.set_attn_implementation("eager")
-    masked([block.self_attn for block in twin.model.layers], pattern, length)
     return twin
 
 
@@ -76,8 +72,7 @@ def tokens(*shape, seed=0):
 
 def padded(rows, side="right"):
     """Rows of different lengths as one batch, and its attention mask."""
-    T = max(row.shape[1] for row in rows)
-    batch = torch.cat([F.pad(row, (T - row.shape[1], 0) if side == "left" else (0, T - row.shape[1])) for row in rows])
+    batch = pad_sequence([row[0] for row in rows], batch_first=True, padding_side=side)
     return batch, (batch != 0).long()
 
 
@@ -91,7 +86,7 @@ def generated(model, prompt, new, **options):
 def pair(pattern, kv_heads=2, **options):
     """A Llama that has the pattern as its attention, and its dense twin."""
     model = llama(registered(pattern, **options), pattern.layers, pattern.heads, kv_heads)
-    return model, densely(model, pattern)
+    return model, densely(model, pattern, N)
 
 
 def assert_same_gradients(model, dense):
@@ -193,8 +188,8 @@ def test_when_a_pattern_learns_then_its_parameters_get_gradients_and_steps_with_
 
 @pytest.mark.parametrize("pattern", BIDIRECTIONAL)
 def test_when_an_encoder_has_padding_then_states_and_gradients_are_those_of_each_sequence_with_the_dense_mask(pattern):
-    model, eager = bert(registered(pattern), pattern), bert("eager", pattern)
-    masked([block.attention.self for block in eager.encoder.layer], pattern)
+    model = bert(pattern)
+    eager = densely(model, pattern)
     rows = [tokens(1, n, seed=n + b) for b, n in enumerate((23, 9, 23))]
     batch, seen = padded(rows)
     found = model(batch, attention_mask=seen).last_hidden_state[seen.bool()]
@@ -217,7 +212,7 @@ def registering(**given):
 # What is said, the model, and the options of its call on five tokens
 REFUSED = {
     "build it with causal=True": (lambda: llama(registered(two_layers("local", causal=False))), {}),
-    "build it with causal=False": (lambda: bert(registered(two_layers("local")), two_layers("local")), {}),
+    "build it with causal=False": (lambda: bert(two_layers("local")), {}),
     "layers of pattern 'scaled_base' = 2 is not valid: the model's 3": (lambda: llama(registered(two_layers()), 3), {}),
     "heads of pattern 'scaled_base' = 4 is not valid": (lambda: llama(registered(two_layers()), 2, 2), {}),
     "length = 4 is not valid": (lambda: llama(registered(two_layers(), length=4)), {}),
@@ -259,7 +254,7 @@ def test_when_a_model_does_not_use_what_is_refused_or_a_row_is_all_padding_then_
     assert register(build("dense"), length=9) == "sparse:dense"
     one_way, both_ways = two_layers("streaming_sinks"), two_layers("random_keys", window=0, causal=False)
     x, seen = tokens(2, 9), torch.tensor([[1] * 9, [0] * 9])                                    # a row of padding
-    for model in (llama(registered(one_way)).model, bert(registered(both_ways), both_ways)):
+    for model in (llama(registered(one_way)).model, bert(both_ways)):
         found = model(x, attention_mask=seen).last_hidden_state
         assert found.isfinite().all() and (found[:1] - model(x[:1]).last_hidden_state).abs().max() < CLOSE
 

@@ -1,27 +1,38 @@
-"""A step over several processes, in parts and compiled, against one process that takes the batch at once."""
+"""A step over several processes, in parts and compiled, against one process that takes the batch at once; and
+`suite.run.torchrun`: a plan's runs on two processes of torchrun, one of which is killed."""
 
 import json
 import logging
+import os
+import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+import small_run
 import torch
 import torch.multiprocessing
 import torch.nn.functional as F
-from shared_training import LONG, SCENARIOS, Source, all_scenarios, limited, perform
-from small_run import RUN, with_recipe
+from filelock import FileLock
+from small_run import JOBS, LONG, RUN, SCENARIOS, Source, all_scenarios, limited, perform, stopped, trained, with_recipe
 
-from lib import checkpoint, resources, step, training
+from lib import checkpoint, paths, resources, step
 from lib.config import PatternSpec, RunConfig
 from lib.errors import SuiteError
 from lib.model import build_model
 from lib.resources import Clock
 from lib.step import Ranks, Step
-from lib.training import build_optimizer, train_run
+from lib.training import build_optimizer
+from suite.experiments.base import Job
+from suite.run import torchrun as distributed
+from suite.run.database import Database
+from suite.run.worker import Worker
 from suite.settings.fingerprints import run_fingerprint
-from suite.tasks import make_source
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -31,8 +42,8 @@ def near(run) -> float:
     return run.train.tokens * EPS
 
 
-def first_batch(run: RunConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    return make_source(run.data, None).batch(1, 0, run.train.batch, run.train.length)
+def first_batch(run: RunConfig, uneven: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    return Source(run, uneven).batch(1, 0, run.train.batch, run.train.length)
 
 
 def assert_near(state: dict, wanted: dict, run) -> None:
@@ -45,9 +56,7 @@ def assert_near(state: dict, wanted: dict, run) -> None:
 def both(tmp_path_factory):
     """What each of two processes has seen of every scenario: {name: (first, second)}, and the folders."""
     folder = tmp_path_factory.mktemp("both")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "CHECKPOINT_SHARE", float("inf"))
-        assert perform(replace(SCENARIOS["stopped"], run=LONG), folder / "handed", Ranks())["error"] == "stopped"
+    stopped(folder / "handed", 23, LONG)
     torch.multiprocessing.spawn(all_scenarios, (folder,), nprocs=2)
     return {name: tuple(json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in (0, 1))
             for name in SCENARIOS}, folder
@@ -91,7 +100,7 @@ def test_when_a_run_is_handed_between_one_process_and_two_then_it_ends_as_one_al
     assert kept["state"]["step"] == 23 and list(kept["model"]) == list(build_model(LONG).state_dict())
     undisturbed = perform(SCENARIOS["resumed"], tmp_path / "alone", Ranks())["state"]
     source = Source(LONG)
-    from_two = train_run(LONG, source, None, folder / "stopped").model.state_dict()
+    from_two = trained(LONG, folder / "stopped", source).model.state_dict()
     assert [at for at, _ in source.seen] == [23, *range(23, 40)]
     for state in (from_two, seen["handed"][0]["state"], seen["resumed"][0]["state"]):
         assert_near(state, undisturbed, LONG)
@@ -107,30 +116,25 @@ def test_when_a_batch_is_divided_then_every_row_is_one_processs_and_one_alone_se
         Ranks().of_first(lambda: (_ for _ in ()).throw(SuiteError("mine")))
 
 
-def first_step(run: RunConfig) -> tuple[Step, float, dict[str, torch.Tensor]]:
-    """The first step as training takes it: loss and gradients."""
-    model, batch = build_model(run), first_batch(run)
-    split = Step(model, run, Ranks(), "cpu")
-    split.prepare(*batch, build_optimizer(model, run.train))
+def first_step(run: RunConfig, at_once: int = 0) -> tuple[Step, float, dict[str, torch.Tensor]]:
+    """The first step as training takes it: loss and gradients. With `at_once` it takes parts of so many rows, in
+    float64, and some targets are not scored."""
+    model, batch = build_model(run), first_batch(run, bool(at_once))
+    split = Step(model.double() if at_once else model, run, Ranks(), "cpu")
+    if at_once:
+        split.at_once = at_once
+    else:
+        split.prepare(*batch, build_optimizer(model, run.train))
     return split, split.gradients(*batch, Clock({}, "cpu")), {name: p.grad for name, p in model.named_parameters()}
-
-
-def gradients(run, at_once: int) -> tuple[float, dict]:
-    """Loss and gradients of the first step in float64, where some targets are not scored."""
-    model = build_model(run).double()
-    split = Step(model, run, Ranks(), "cpu")
-    split.at_once = at_once
-    loss = split.gradients(*Source(run, True).batch(1, 0, run.train.batch, run.train.length), Clock({}, "cpu"))
-    return loss, {name: p.grad for name, p in model.named_parameters()}
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 7, 100])
 def test_when_a_batch_is_taken_in_parts_then_loss_and_gradients_are_those_of_its_mean(at_once):
     run = with_recipe(batch=7)
-    model, (inputs, targets) = build_model(run).double(), Source(run, True).batch(1, 0, 7, 16)
+    model, (inputs, targets) = build_model(run).double(), first_batch(run, uneven=True)
     wanted = F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), ignore_index=-100)
     wanted.backward()
-    loss, split = gradients(run, at_once)
+    _, loss, split = first_step(run, at_once)
     assert loss == pytest.approx(wanted.item(), rel=1e-12)
     for name, p in model.named_parameters():
         torch.testing.assert_close(split[name], p.grad, rtol=1e-10, atol=1e-14)
@@ -139,16 +143,16 @@ def test_when_a_batch_is_taken_in_parts_then_loss_and_gradients_are_those_of_its
 @pytest.mark.parametrize("after, calls", [(0, [4, 2, 1, 1, 1, 1, 1, 1, 1]), (1, [4, 3, 2, 1, 1, 1, 1, 1, 1, 1])])
 def test_when_memory_ends_then_the_step_is_taken_again_in_smaller_parts_and_counts_once(monkeypatch, after, calls):
     run = with_recipe(batch=7)
-    _, wanted = gradients(run, 7)
+    *_, wanted = first_step(run, 7)
     made = limited(monkeypatch, 1, after)
-    _, split = gradients(run, 4)
+    *_, split = first_step(run, 4)
     assert made == calls
     for name, gradient in wanted.items():
         torch.testing.assert_close(split[name], gradient, rtol=1e-10, atol=1e-14)
     limited(monkeypatch, 0)
     with pytest.raises(torch.OutOfMemoryError, match="memory ends with 1 of the 7 windows of 16 tokens at once; a GPU "
                                                      r"with more memory, or a shorter length \(CUDA out of memory"):
-        gradients(run, 4)
+        first_step(run, 4)
 
 
 class Two(torch.nn.Module):
@@ -274,3 +278,94 @@ def test_when_memory_is_given_back_then_the_peak_still_counts_it_until_the_next_
     first, held = resources.PeakMemory(), psutil.Process().memory_info().rss / 2 ** 20
     torch.ones(2 ** 24).sum()
     assert 60 < first.mib() - held < 100 and resources.PeakMemory().mib() - held < 40
+
+
+# A plan's runs on two processes of torchrun
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+FIRST = run_fingerprint(JOBS[0].run, None)
+
+
+def started(command: list[str], outputs: Path, **environment: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "SUITE_OUTPUTS": str(outputs), "OMP_NUM_THREADS": "1",
+                   "PYTHONPATH": str(paths.ROOT), **environment}
+    return subprocess.run([*command, small_run.__file__], capture_output=True, text=True, timeout=240, env=environment)
+
+
+@pytest.mark.slow
+def test_when_a_process_is_killed_then_all_end_and_fewer_processes_end_and_evaluate_the_runs(outputs):
+    ended = started(TORCHRUN, outputs, KILL="17")
+    assert ended.returncode == 1
+    assert "rank      : 1" in ended.stderr and "Signal 9 (SIGKILL)" in ended.stderr
+    assert re.search(rf"run {FIRST} \(learned, seed 1\) stopped: (one of the 2 processes ended|terminated).*"
+                     "it goes on from the last checkpoint", ended.stderr)
+    assert checkpoint.load_checkpoint(paths.run_folder("tiny", FIRST), JOBS[0].run)["state"]["step"] == 17
+    ended = started([sys.executable], outputs, RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="2",
+                    MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    assert ended.returncode == 0, ended.stderr
+    assert "2 of 2 runs finished" in ended.stderr and "make report PROFILE=tiny" in ended.stderr
+    database = Database("tiny")
+    assert database.missing(JOBS) == []
+    tolerance = LONG.train.tokens * 1.2e-7
+    for job in JOBS:
+        wanted = {(m.measure, m.step): m.value for m in trained(job.run, outputs / str(job.run.train.seed)).metrics}
+        rows = database.metrics(job).query("step == step")
+        found = {(row.measure, row.step): row.value for row in rows.itertuples() if row.measure == "train_loss"}
+        assert len(found) == 40 and found == {key: pytest.approx(wanted[key], rel=tolerance) for key in found}
+    assert (database.facts(FIRST)["device"], database.facts(FIRST)["status"]) == ("cpu", "done")
+
+
+def test_when_it_is_not_started_by_torchrun_then_error_says_how(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SuiteError, match="started by torchrun: torchrun --nproc-per-node 2 -m suite.run.torchrun"):
+        distributed.joined()
+
+
+@pytest.fixture
+def lead(outputs, monkeypatch, capfd):
+    """`lead(jobs, weights_only)`: exit status, the last line that was shown, and the log of all."""
+    def of(jobs: list[Job], weights_only: bool) -> tuple[int, str, str]:
+        monkeypatch.setattr(distributed, "planned", lambda profile, name: SimpleNamespace(jobs=jobs))
+        member = distributed.Member(Ranks(), "cpu")
+        status = distributed.lead(SimpleNamespace(name="tiny"), None, ["any"], member, weights_only)
+        said = capfd.readouterr().err
+        return status, said.splitlines()[-1], said
+    return of
+
+
+def folder_of(job: Job) -> Path:
+    return paths.run_folder("tiny", run_fingerprint(job.run, None))
+
+
+def test_when_only_weights_are_asked_for_then_no_database_is_touched_and_the_next_lead_enters_them(lead):
+    status, last, _ = lead([Job.of(RUN)], True)
+    assert status == 0 and "1 of 1 runs finished" in last and not paths.database("tiny").exists()
+    changed = (folder_of(Job.of(RUN)) / "model.safetensors").stat().st_mtime_ns
+    status, last, _ = lead([Job.of(RUN)], False)
+    assert status == 0 and Database("tiny").trained(RUN)
+    assert (folder_of(Job.of(RUN)) / "model.safetensors").stat().st_mtime_ns == changed
+    assert "0 of 0 runs finished" in lead([Job.of(RUN)], False)[1]
+    runs = [with_recipe(steps=2, warmup=1, eval_every=0, lr=lr, seed=seed) for lr in (1e-3, 2e-3) for seed in (5, 6)]
+    lead([Job.of(run) for run in runs], True)
+    ended = sorted(runs, key=lambda run: (folder_of(Job.of(run)) / "result.json").stat().st_mtime_ns)
+    assert [run.train.seed for run in ended] == [5, 5, 6, 6]                # all first seeds before second ones
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_when_another_job_has_a_run_then_it_is_left_to_it_and_runs_that_fail_or_break_are_named(
+        lead, weights_only, monkeypatch):
+    taken, wild, good = Job.of(RUN), Job.of(with_recipe(lr=1e30, warmup=0)), Job.of(with_recipe(seed=3))
+    train = Worker.train
+
+    def broken(member, run, *given, **more):
+        if run.train.seed == 4:
+            raise KeyError("broken")
+        return train(member, run, *given, **more)
+    monkeypatch.setattr(Worker, "train", broken)
+    folder_of(taken).mkdir(parents=True)
+    with FileLock(folder_of(taken) / "lock"):
+        status, last, said = lead([taken, wild, Job.of(with_recipe(seed=4)), good], weights_only)
+    assert status == 1 and "1 of 4 runs finished" in last and "1 in the hands of another job" in last
+    assert "FAILED: learned, seed 1: run" in said and "diverged at step" in said
+    assert str(folder_of(wild) / "log.txt") in said and "FAILED: learned, seed 4: KeyError: 'broken'" in said
+    assert not (folder_of(taken) / "result.json").exists() and (folder_of(good) / "result.json").exists()

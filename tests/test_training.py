@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
-from small_run import RECIPE, RUN, states_equal, stopped, trained, values, weights, with_recipe
+from small_run import RECIPE, RUN, eagerly, states_equal, stopped, trained, values, weights, with_recipe
 
 from lib import checkpoint, training
 from lib.config import DataConfig, PatternSpec, RunConfig, TrainConfig
@@ -27,6 +27,7 @@ from lib.patterns import build
 from lib.resources import PARTS
 from lib.training import load_run, train_run
 from suite.tasks import make_source
+
 
 def test_when_steps_pass_then_the_rate_rises_linearly_and_falls_by_a_cosine_to_a_tenth():
     recipe = TrainConfig()
@@ -161,14 +162,9 @@ def test_when_nothing_is_blurred_then_training_and_values_are_those_of_learned_a
 LONG = with_recipe(steps=120, eval_every=50)
 
 
-def train_eagerly(run: RunConfig, folder: Path) -> None:
-    training.CHECKPOINT_SHARE = math.inf
-    trained(run, folder, checkpoint_every=0.0)
-
-
 def kill_after_checkpoints(folder: Path, count: int) -> int:
     """Train LONG in another process, SIGKILL it after `count` checkpoints; the step that it had kept by then."""
-    child = multiprocessing.get_context("spawn").Process(target=train_eagerly, args=(LONG, folder))
+    child = multiprocessing.get_context("spawn").Process(target=eagerly, args=(LONG, folder))
     child.start()
     seen = set()
     while len(seen) <= count and child.is_alive():
@@ -216,42 +212,36 @@ def flip_a_byte_of_weights(path: Path) -> None:
     path.write_bytes(content)
 
 
+def put_code(path: Path) -> None:
+    class Code:
+        def __reduce__(self):
+            return os.mkdir, (str(path.with_name("executed")),)
+    torch.save({"run": checkpoint.canonical(RUN), "state": Code()}, path)
+
+
 @pytest.mark.parametrize("damage", [flip_a_byte_of_weights, lambda path: path.write_bytes(path.read_bytes()[:1000]),
-                                    lambda path: path.write_bytes(b"")])
+                                    lambda path: path.write_bytes(b""), put_code, Path.unlink])
 @pytest.mark.parametrize("names", [("checkpoint.pt",), ("checkpoint.pt", "checkpoint.previous.pt")])
-def test_when_checkpoints_are_damaged_then_they_are_set_aside_and_the_result_is_the_same(
+def test_when_checkpoints_are_damaged_hold_code_or_are_lost_then_they_are_set_aside_and_the_result_is_the_same(
         tmp_path, undisturbed, caplog, damage, names):
     stopped(tmp_path, 7)
     for name in names:
         damage(tmp_path / name)
     left = checkpoint.load_checkpoint(tmp_path, RUN)
     assert (left["state"]["step"] if left else 0) == (6 if len(names) == 1 else 0)
-    assert all(f"{name} is damaged" in caplog.text and (tmp_path / f"{name}.damaged").exists() for name in names)
+    for name in names:
+        assert damage == Path.unlink or f"{name} is damaged" in caplog.text and (tmp_path / f"{name}.damaged").exists()
     result = trained(RUN, tmp_path)
     assert weights(tmp_path) == weights(undisturbed[0]) and values(result) == values(undisturbed[1])
+    assert not (tmp_path / "executed").exists()
 
 
 def test_when_the_folder_holds_another_run_then_error_names_the_file(tmp_path):
     stopped(tmp_path, 3)
-    with pytest.raises(SuiteError, match="checkpoint.pt belongs to a run with another configuration"):
-        trained(with_recipe(seed=9), tmp_path)
-    trained(RUN, tmp_path)
-    with pytest.raises(SuiteError, match="model.safetensors belongs to a run with another configuration"):
-        trained(with_recipe(seed=9), tmp_path)
-
-
-def test_when_a_checkpoint_holds_code_or_is_not_there_then_nothing_is_executed_and_the_one_before_is_taken(tmp_path):
-    stopped(tmp_path, 7)
-    (tmp_path / "checkpoint.pt").unlink()                        # killed between the two renames
-    assert checkpoint.load_checkpoint(tmp_path, RUN)["state"]["step"] == 6
-    (tmp_path / "checkpoint.previous.pt").unlink()
-
-    class Code:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "executed"),)
-    torch.save({"run": checkpoint.canonical(RUN), "state": Code()}, tmp_path / "checkpoint.pt")
-    assert checkpoint.load_checkpoint(tmp_path, RUN) is None
-    assert not (tmp_path / "executed").exists() and (tmp_path / "checkpoint.pt.damaged").exists()
+    for file in ("checkpoint.pt", "model.safetensors"):
+        with pytest.raises(SuiteError, match=f"{file} belongs to a run with another configuration"):
+            trained(with_recipe(seed=9), tmp_path)
+        trained(RUN, tmp_path)
 
 
 def test_when_the_disk_is_full_then_error_says_what_is_needed_and_the_last_checkpoint_stays(tmp_path, monkeypatch):
@@ -260,20 +250,18 @@ def test_when_the_disk_is_full_then_error_says_what_is_needed_and_the_last_check
 
     def full(handle):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SuiteError, match=r"cannot be written \(No space left on device\): make room for 0\.\d MiB"):
-        trained(RUN, tmp_path, checkpoint_every=0.0)
+        eagerly(RUN, tmp_path)
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.previous.pt", "checkpoint.pt"]
 
 
-def test_when_the_loss_is_not_finite_then_error_names_run_step_and_last_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
+def test_when_the_loss_is_not_finite_then_error_names_run_step_and_last_checkpoint(tmp_path):
     run = with_recipe(lr=1e30, warmup=0)
     with pytest.raises(SuiteError, match=r"run wild \(learned, seed 1\) diverged at step 1 of 12: the .* is (nan|inf).*"
                                          r"lower lr = 1e\+30 .*last good checkpoint, step 1, is in .*wild"):
-        trained(run, tmp_path / "wild", checkpoint_every=0.0)
+        eagerly(run, tmp_path / "wild")
     assert checkpoint.load_checkpoint(tmp_path / "wild", run)["state"]["step"] == 1
 
 
@@ -281,9 +269,7 @@ def test_when_a_run_is_finished_then_it_is_loaded_and_not_trained_unless_its_wei
         tmp_path, undisturbed, caplog):
     folder, result = undisturbed
 
-    def batch(*_):
-        raise AssertionError("a finished run asked for data")
-    loaded = train_run(RUN, SimpleNamespace(vocab=8, batch=batch), None, folder)
+    loaded = train_run(RUN, SimpleNamespace(vocab=8), None, folder)                     # it does not ask for data
     assert states_equal(loaded.model, result.model) and values(loaded) == values(result)
     assert (loaded.seconds, loaded.tokens_per_s, loaded.peak_memory_mib) == (
         result.seconds, result.tokens_per_s, result.peak_memory_mib)
