@@ -406,23 +406,24 @@ def test_when_a_model_is_uniform_then_ties_share_the_credit_and_accuracy_is_chan
     assert only(result, "count", split=task_name) == 30
 
 
-def test_when_a_model_answers_then_likelihoods_are_those_of_its_logits_without_padding():
-    model, run = real(length=60)
-    result, credit, nll = ask("cloze", model, run=run), [], []
-    for item in items_of("cloze", count=30, limit=60):
+@pytest.mark.parametrize(("name", "length"), [("cloze", 60), ("variable_tracking", 120)])    # of one and two paddings
+def test_when_a_model_answers_then_likelihoods_are_those_of_its_logits_without_padding(name, length):
+    (model, run), items = real(length=length), items_of(name, count=30, limit=length)
+    result, credit, nll = ask(name, model, run=run), [], []
+    for item in items:
         by_hand = []
         for say in map(ids, item.candidates):
-            tokens = torch.tensor([*ids(item.prompt), *say])[-61:]             # the last candidate token is not read
+            tokens = torch.tensor([*ids(item.prompt), *say])[-length - 1:]     # the last candidate token is not read
             with torch.no_grad():
                 log_p = model(tokens[None, :-1])[0].double().log_softmax(-1)
             by_hand.append(float(log_p[range(-len(say), 0), say].sum()))
         credit.append(by_hand[item.answer] == max(by_hand))
         nll.append(-by_hand[item.answer])
-    assert only(result, "accuracy", split="cloze") == np.mean(credit)
-    assert result.arrays["target_nll.cloze"] == pytest.approx(nll, rel=1e-5)
-    assert only(result, "target_nll", split="cloze") == pytest.approx(np.mean(nll), rel=1e-5)
-    assert result.arrays["correct.cloze"].tolist() == credit
-    assert {m.split for m in result.metrics} == {"cloze", "cloze/math", "cloze/stories"}
+    assert only(result, "accuracy", split=name) == np.mean(credit)
+    assert result.arrays[f"target_nll.{name}"] == pytest.approx(nll, rel=1e-5)
+    assert only(result, "target_nll", split=name) == pytest.approx(np.mean(nll), rel=1e-5)
+    assert result.arrays[f"correct.{name}"].tolist() == credit
+    assert {m.split for m in result.metrics} == {name, *(f"{name}/{item.split}" for item in items)}
 
 
 def test_when_a_model_says_the_last_word_then_it_is_right():
@@ -434,9 +435,10 @@ def test_when_a_model_says_the_last_word_then_it_is_right():
             logits[tokens == a] = 9 * F.one_hot(torch.tensor(b), V).float()
         return logits
     for model, accuracy in ((Fake(knowing), 1), (uniform(), 0)):
-        result = ask("lambada", model, length=128)
+        result = ask("lambada", model, length=100)
         assert only(result, "accuracy", split="lambada-offline") == accuracy
         assert only(result, "count", split="lambada-offline") == 30
+        assert max(call["shape"][1] for call in model.calls) == 100, "no longer than it was trained on"
 
 
 def test_when_the_corpus_has_folders_of_items_then_these_are_asked_and_whole_sentences_count(tmp_path):
