@@ -16,16 +16,10 @@ from suite import cli
 from suite.experiments.base import Job
 from suite.run import execute, worker
 
-GOOD = (Path(__file__).parent / "data" / "tiny.yaml").read_text("utf-8")
+DATA = Path(__file__).parent / "data"
+GOOD = (DATA / "tiny.yaml").read_text("utf-8")
 CELL = 'profile: str = "small"\ncorpus: str = ""\nseeds: list[int] = [42]\ntokens: int = 0\n'
-WRITE = """
-from lib import paths
-import time
-paths.results(profile).mkdir(parents=True, exist_ok=True)
-(paths.results(profile) / '{name}.csv').write_text('value, 1')
-with open(paths.outputs() / 'events.txt', 'a') as file:
-    print('execute {name}', file=file)
-"""
+WRITE = (DATA / "results_cell.txt").read_text("utf-8")
 
 
 def write(path: Path, *cells: str, tags: tuple[str, ...] = ("parameters",), kernel: str = "python3") -> Path:

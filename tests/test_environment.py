@@ -157,21 +157,11 @@ def test_when_a_variable_holds_what_a_shell_would_run_then_it_is_an_argument(ins
 
 # Set-up
 
-FAKE_PYTHON = """#!/bin/sh
-[ "$1" = -m ] || exec true
-shift 2
-echo "$@" >>"$PIP_LOG"
-sleep ${PIP_SLEEP:-0}
-exit ${PIP_STATUS:-0}
-"""
-
-
 @pytest.fixture
 def pip(clone, monkeypatch, tmp_path) -> Path:
     """The clone with an environment whose pip only writes down what it was asked for."""
     (clone / ".venv" / "bin").mkdir(parents=True)
-    (clone / ".venv" / "bin" / "python").write_text(FAKE_PYTHON)
-    (clone / ".venv" / "bin" / "python").chmod(0o755)
+    shutil.copy(paths.ROOT / "tests" / "data" / "only_pip.sh", clone / ".venv" / "bin" / "python")
     monkeypatch.setenv("PIP_LOG", str(tmp_path / "pip.log"))
     return tmp_path / "pip.log"
 

@@ -9,7 +9,7 @@ import nbformat
 import psutil
 import pytest
 from fake_jobs import until
-from fake_suite import write
+from fake_suite import DATA, write
 
 from lib import paths
 from lib.errors import SuiteError
@@ -17,14 +17,7 @@ from suite import notebook
 from suite.run.execute import NotebookProcess
 from suite.settings.parameters import declared_in, parameters_of, parse_cell
 
-CELL = '''profile: str = "small"  # scale
-corpus: str = ""  # own text
-seeds: list[int] = [42]  # one run each
-tokens: int = 0  # 0: the profile's
-rate: float = 0.5  # a number
-names: list[str] = ["a", "b"]  # some = texts
-deep: bool = True
-'''
+CELL = (DATA / "parameters_cell.txt").read_text("utf-8")
 DEFAULTS = {"profile": "small", "corpus": "", "seeds": (42,), "tokens": 0, "rate": 0.5, "names": ("a", "b"),
             "deep": True}
 
