@@ -51,30 +51,38 @@ def test_when_pattern_options_or_targets_do_not_fit_then_error_names_them(messag
         call(tokens_of(1, 4))
 
 
+def normed(x, gain, epsilon=1e-6):
+    return gain * x / torch.sqrt(x.square().mean(-1, keepdim=True) + epsilon)
+
+
+def gated(gate_up):
+    gate, up = gate_up.chunk(2, -1)
+    return gate / (1 + torch.exp(-gate)) * up
+
+
+def turned(x):
+    """The pairs of `[..., T, D]` as complex numbers, each times the one of its position's angle."""
+    T, D = x.shape[-2:]
+    angles = torch.arange(T).double()[:, None] * 10_000.0 ** (-torch.arange(0, D, 2).double() / D)
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+
 def plain_logits(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
     """The model's equations on one text `[T]`, in float64, with the pattern's oracle mask."""
     w, T, D, H, G, position = dict(model.state_dict()), len(tokens), 6, 4, 2, model.config.position
-    at = torch.arange(T, dtype=torch.float64)[:, None]
-    angles = at * 10_000.0 ** (-torch.arange(0, D, 2).double() / D) * (position == "rope")
+    at, turn = torch.arange(T, dtype=torch.float64)[:, None], turned if position == "rope" else lambda x: x
     alibi = -torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256]).view(H, 1, 1) * (at - at.T) * (position == "alibi")
-
-    def norm(x, gain):
-        return gain * x / torch.sqrt(x.square().mean(-1, keepdim=True) + 1e-6)
-
-    def turn(x):                                                                       # (heads, T, D)
-        a, b, cos, sin = x[..., ::2], x[..., 1::2], angles.cos(), angles.sin()
-        return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
     x = w["embedding.weight"][tokens]
     for layer, p in enumerate(("blocks.0.", "blocks.1.")):
-        qkv = norm(x, w[p + "attention_norm.gain"]) @ w[p + "attention.qkv"].T
+        qkv = normed(x, w[p + "attention_norm.gain"]) @ w[p + "attention.qkv"].T
         q, k, v = qkv.view(T, H + 2 * G, D).transpose(0, 1).split([H, G, G])
         logits = turn(q) @ turn(k).repeat_interleave(H // G, 0).mT / math.sqrt(D) + alibi
         shares = logits.masked_fill(~torch.tensor(model.pattern.mask(layer, T)), -math.inf).softmax(-1)
         heads = shares @ v.repeat_interleave(H // G, 0)
         x = x + heads.transpose(0, 1).flatten(1) @ w[p + "attention.out"].T
-        gate, up = (norm(x, w[p + "mlp_norm.gain"]) @ w[p + "mlp.gate_up"].T).chunk(2, -1)
-        x = x + (gate / (1 + torch.exp(-gate)) * up) @ w[p + "mlp.out"].T
-    return norm(x, w["norm.gain"]) @ w["embedding.weight"].T
+        x = x + gated(normed(x, w[p + "mlp_norm.gain"]) @ w[p + "mlp.gate_up"].T) @ w[p + "mlp.out"].T
+    return normed(x, w["norm.gain"]) @ w["embedding.weight"].T
 
 
 def with_random_gains(model: Transformer) -> Transformer:
@@ -229,31 +237,24 @@ def test_when_rms_norm_is_taken_then_it_agrees_with_the_formula(dtype, shape, au
     def norm(x, gain):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             return ops.rms_norm(x, gain, 0.1)
-    def formula(x, gain):
-        return gain * x / torch.sqrt(x.square().mean(-1, keepdim=True) + 0.1)
-    compare(norm, formula, [numbers(*shape, dtype=dtype), numbers(shape[-1], seed=1, dtype=dtype)],
+    compare(norm, lambda *given: normed(*given, 0.1), [numbers(*shape, dtype=dtype), numbers(shape[-1], seed=1, dtype=dtype)],
             torch.bfloat16 if autocast else dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [1, 16, 37])
 def test_when_swiglu_is_taken_then_it_agrees_with_the_formula(dtype, width):
-    x = numbers(3, 5, 2 * width, dtype=dtype, scale=3.0)
-    compare(ops.swiglu, lambda x: x[..., :width] / (1 + torch.exp(-x[..., :width])) * x[..., width:], [x], dtype)
+    compare(ops.swiglu, gated, [numbers(3, 5, 2 * width, dtype=dtype, scale=3.0)], dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("H, G, D", [(4, 1, 32), (6, 2, 10), (1, 1, 2)])
 def test_when_heads_are_turned_then_each_pair_is_a_complex_product(dtype, H, G, D):
     B, T = 2, 19
-    pairs = torch.arange(0, D, 2, dtype=torch.float64)
-    angles = torch.arange(T, dtype=torch.float64)[:, None] * 10_000.0 ** (-pairs / D)
 
     def formula(qkv):
-        x = qkv.view(B, T, H + 2 * G, D)
-        a, b, cos, sin = x[..., ::2], x[..., 1::2], angles.cos()[:, None], angles.sin()[:, None]
-        turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
-        return torch.cat([turned[..., :H + G, :], x[..., H + G:, :]], 2).transpose(1, 2)
+        qk, v = qkv.view(B, T, H + 2 * G, D).transpose(1, 2).split([H + G, G], 1)
+        return torch.cat([turned(qk), v], 1)
 
     def mine(qkv):
         turn = rope.turns(T, D, dtype=torch.promote_types(torch.complex64, dtype))
@@ -277,13 +278,6 @@ def test_when_the_loss_of_logits_is_taken_then_it_and_its_gradient_are_the_formu
     agree(gradient, torch.autograd.grad(theirs.sum(), exact)[0], dtype)
 
 
-def test_when_a_target_is_no_row_of_the_table_then_it_is_an_error_and_a_far_one_costs_its_whole_gap():
-    for target in (-1, 7):
-        with pytest.raises(IndexError, match="outside the vocabulary"):
-            ops.cross_entropy(numbers(1, 3), numbers(7, 3, seed=1), torch.tensor([target]))
-    assert ops.cross_entropy(torch.tensor([[300.0]]), torch.tensor([[1.0], [-1.0]]), torch.tensor([1])) == 600
-
-
 def test_when_numbers_are_on_a_cpu_then_the_kernels_compute_unless_they_cannot():
     assert ops.fused(torch.ones(1)) and ops.fused(torch.ones(1, dtype=torch.bfloat16))
     assert not ops.fused(torch.ones(1, dtype=torch.float64)) and not ops.fused(torch.ones(1, device="meta"))
@@ -304,8 +298,12 @@ def test_when_torch_has_more_threads_then_results_are_the_same_bit_for_bit(three
     assert kernels.ROWS < 201 and all(torch.equal(a, b) for a, b in zip(one, several, strict=True))
 
 
-def test_when_a_number_is_far_from_zero_or_not_finite_then_the_result_is_right_or_says_so():
+def test_when_a_number_is_far_from_zero_not_finite_or_no_target_then_the_result_is_right_or_says_so():
     """So that training stops: a loss that looks fine would let a diverged run go on."""
+    for target in (-1, 7):
+        with pytest.raises(IndexError, match="outside the vocabulary"):
+            ops.cross_entropy(numbers(1, 3), numbers(7, 3, seed=1), torch.tensor([target]))
+    assert ops.cross_entropy(torch.tensor([[300.0]]), torch.tensor([[1.0], [-1.0]]), torch.tensor([1])) == 600
     x = torch.tensor([[300.0, -300.0, 2.0, 3.0]], requires_grad=True)
     out, nothing = ops.swiglu(x), pytest.approx(0, abs=1e-30)
     assert out.tolist() == [[600.0, nothing]]
@@ -327,12 +325,10 @@ def test_when_the_exponential_is_approximated_then_it_is_exact_to_a_few_units_in
     assert math.isnan(exp(np.float32(math.nan)))
 
 
-@pytest.mark.parametrize("function, inputs", [
-    (lambda x: ops.rms_norm(x, torch.ones(8), 0.1), [(3, 8)]), (ops.swiglu, [(3, 8)]),
-    (lambda x: rope.heads(x, rope.turns(3, 2), 2, 1)[0], [(1, 3, 8)]),
-])
-def test_when_a_gradient_of_a_gradient_is_asked_for_then_it_is_refused(function, inputs):
-    x = numbers(*inputs[0])
+@pytest.mark.parametrize("function", [lambda x: ops.rms_norm(x, torch.ones(8), 0.1), ops.swiglu,
+                                      lambda x: rope.heads(x, rope.turns(3, 2), 2, 1)[0]])
+def test_when_a_gradient_of_a_gradient_is_asked_for_then_it_is_refused(function):
+    x = numbers(1, 3, 8)
     first, = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable|differentiat"):
         first.sum().backward()
