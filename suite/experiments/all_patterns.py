@@ -24,19 +24,19 @@ class AllPatterns(base.Experiment):
                 "multiples of the training length, 1 among them")
         recipe = Recipe(parameters, profile)
         measure = recipe.perplexity(*(factor * recipe.length for factor in parameters.factors))
-        return list(dict.fromkeys(recipe.jobs([DENSE, *matched(recipe)[0]], *measure)))
+        return list(dict.fromkeys(recipe.named([("dense", DENSE), *matched(recipe)[0].items()], *measure)))
 
 
-def matched(recipe: Recipe) -> tuple[list[Described], dict[str, str]]:
+def matched(recipe: Recipe) -> tuple[dict[str, Described], dict[str, str]]:
     """The patterns at the pairs of the ramp, and why others cannot attend so many, by name."""
-    models, left_out = [], {}
+    models, left_out = {}, {}
     for name in recipe.parameters.patterns:
         if "/" in name:
             split_model(name)
         else:
             one_of(name, (*FAR, *CONTROLS, *LITERATURE, RAMP), "pattern")
         try:
-            models.append(at_equal_edges(name, recipe))
+            models[name] = at_equal_edges(name, recipe)
         except SuiteError as error:
             left_out[name] = str(error)
     return models, left_out

@@ -27,7 +27,7 @@ class Christoffel(base.Experiment):
             words = {"words": parameters.words, "word": parameters.words[-1:]}.get(mask, ())
             models = [described(word, window) for word in words]
             for model in models or [tiny.mask(mask, word_spec(parameters.words[-1], window), window)]:
-                jobs += tiny.jobs(model, DataConfig.of(task), parameters.seeds, task=task)
+                jobs += tiny.jobs(model, DataConfig.of(task), parameters.task_seeds, task=task)
         return list(dict.fromkeys(jobs))
 
 

@@ -5,7 +5,7 @@ Experiments that ask for the same model get the same `RunConfig`, so that it is 
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
@@ -97,6 +97,12 @@ class Recipe:
         usual = self.profile.train.theta_lr
         return [Job.of(self.run(spec, seed, theta_lr=labels.get("theta_lr", usual)), *evaluations, **labels)
                 for seed in seeds or self.parameters.seeds for spec, labels in models]
+
+    def named(self, models: Iterable[tuple[str, Described]], *evaluations: Evaluation) -> list[Job]:
+        """Jobs of models by their names in the parameters; what `once` names has the first seed alone."""
+        seeds, once = self.parameters.seeds, self.parameters.once
+        return [job for name, model in models
+                for job in self.jobs([model], *evaluations, seeds=seeds[:1] if name in once else seeds)]
 
     def pattern(self, spec: PatternSpec) -> Pattern:
         """The pattern at the model's depth and heads."""

@@ -15,14 +15,14 @@ class Extrapolation(base.Experiment):
         recipe, W = Recipe(parameters, profile), parameters.window
         lengths = [factor * recipe.length for factor in parameters.factors]
         plain, beyond = recipe.perplexity(*lengths), [length for length in lengths if length > recipe.length]
-        models = [(recipe, recipe.described(model, W), frozen(recipe, model, beyond)) for model in parameters.models]
-        models += [(recipe, control, []) for control in recipe.controls(recipe.scaled(RAMP, W), W)]
-        models += [(Recipe(parameters, profile, position=name), (DENSE[0], DENSE[1] | {"series": POSITIONS[name]}), [])
-                   for name in parameters.positions]
-        jobs = recipe.jobs([DENSE], *plain, *rescued(recipe, beyond))
-        for seed in parameters.seeds:
-            for own, model, more in models:
-                jobs += own.jobs([model], *plain, *more, seeds=[seed])
+        jobs = recipe.named([("dense", DENSE)], *plain, *rescued(recipe, beyond))
+        for model in parameters.models:
+            jobs += recipe.named([(model, recipe.described(model, W))], *plain, *frozen(recipe, model, beyond))
+        controls = recipe.controls(recipe.scaled(RAMP, W), W)
+        jobs += recipe.named(zip(parameters.controls, controls, strict=True), *plain)
+        for name in parameters.positions:
+            model = DENSE[0], DENSE[1] | {"series": POSITIONS[name]}
+            jobs += Recipe(parameters, profile, position=name).named([(name, model)], *plain)
         return list(dict.fromkeys(jobs))
 
 

@@ -78,5 +78,5 @@ def copy_jobs(parameters: Parameters) -> list[base.Job]:
             model = equal_to(tiny.pattern(ramp), mask, tiny.length, W, parameters.sigma)
         else:
             model = tiny.mask(mask, ramp, W)
-        jobs += tiny.jobs(model, data, parameters.sweep_seeds, task="copying", distance=distance)
+        jobs += tiny.jobs(model, data, parameters.copy_seeds, task="copying", distance=distance)
     return jobs

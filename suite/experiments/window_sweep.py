@@ -1,5 +1,7 @@
 """Experiment 1: bases, schedules and windows of the Fibonacci paper (Section 3), with controls of equal edges."""
 
+from itertools import product
+
 from lib.errors import require
 from suite.experiments import base
 from suite.experiments.common import DENSE, Recipe
@@ -10,14 +12,14 @@ class WindowSweep(base.Experiment):
 
     def plan(self, parameters, profile):
         recipe = Recipe(parameters, profile)
-        listed = [(model, window) for window in parameters.windows for model in parameters.models]
+        listed = list(product(parameters.models, parameters.windows))
         for entry in parameters.extra:
             model, _, window = entry.rpartition("/")
             require(window.isdigit() and "/" in model, "extra", entry,
                     "base/schedule/window, for instance pow2/fixed/8")
             listed.append((model, int(window)))
-        models = [recipe.described(model, window) for model, window in listed]
+        models = [("dense", DENSE), *((model, recipe.described(model, window)) for model, window in listed)]
         for window in parameters.windows:
-            models += recipe.controls(recipe.scaled(parameters.like, window), window)
-        measure = recipe.perplexity()
-        return list(dict.fromkeys(recipe.jobs([DENSE], *measure) + recipe.jobs(models, *measure)))
+            models += zip(parameters.controls, recipe.controls(recipe.scaled(parameters.like, window), window),
+                          strict=True)
+        return list(dict.fromkeys(recipe.named(models, *recipe.perplexity())))
