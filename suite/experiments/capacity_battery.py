@@ -22,7 +22,7 @@ class CapacityBattery(base.Experiment):
                 ladder = [(spec, own | {"width": width}) for spec, own in (DENSE, (ramp, labels))]
                 jobs += Recipe(parameters, profile, width=width).jobs(ladder, battery, seeds=[seed])
         # Small models trained on a task itself, one a mask: `dense`, `base/schedule`, or a control of the ramp's pairs.
-        tiny = TinyModel(parameters.trained_length, parameters.trained_steps, parameters.trained_layers, 64, lr=3e-3)
+        tiny = TinyModel(parameters.trained_length, parameters.trained_steps, parameters.trained_layers, batch=32)
         pairs = max(2, tiny.length // 16)       # of associative recall, as many as a small model learns at this length
         sizes = {"mqar": {"pairs": pairs, "keys": 4 * pairs, "values": 4 * pairs}}
         masks = [tiny.mask(mask, ramp, W) if mask in ("dense", *CONTROLS) else recipe.described(mask, W)
