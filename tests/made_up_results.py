@@ -149,15 +149,15 @@ def one(name: str, value: Any, other: Any = 3.0) -> Callable[..., Any]:
     return lambda job, *_: value if job.labels.series == name else other
 
 
-def small(**changes: dict[str, Any]) -> profiles.Profile:
-    """The profile `small`, its notebooks' parameters changed: `n01={...}`."""
-    profile = profiles.load("small")
+def wide(**changes: dict[str, Any]) -> profiles.Profile:
+    """The profile `wide` of the tests, its notebooks' parameters changed: `n01={...}`."""
+    profile = loaded("wide")
     own = {name: {**profile.notebooks.get(name, {}), **changes[f"n{name[:2]}"]} for name in names()
            if f"n{name[:2]}" in changes}
     return replace(profile, notebooks={**profile.notebooks, **own})
 
 
-def judged(database: Any, profile: str | profiles.Profile = "small", claims: Sequence[Claim] = (),
+def judged(database: Any, profile: str | profiles.Profile = "wide", claims: Sequence[Claim] = (),
            finished: Sequence[str] | None = None, noise: Noise | None = Noise(1e-9, 100)) -> dict[str, Judgement]:
     """Verdicts by id, from made-up results. noise: of the seeds, which the results of one seed do not show; None: what
     the profile's replicated models show."""
@@ -168,6 +168,6 @@ def judged(database: Any, profile: str | profiles.Profile = "small", claims: Seq
     return {own.claim.id: own for own in found}
 
 
-def verdict_of(name: str, database: Any, profile: str | profiles.Profile = "small") -> Judgement:
+def verdict_of(name: str, database: Any, profile: str | profiles.Profile = "wide") -> Judgement:
     """The verdict on one claim, judged alone."""
     return judged(database, profile, [claim for claim in load() if claim.id == name])[name]

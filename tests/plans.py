@@ -2,13 +2,20 @@
 
 import warnings
 from functools import cache
+from pathlib import Path
+from unittest import mock
 
+from lib import paths
 from suite.experiments import experiment
 from suite.experiments.base import Job
 from suite.settings import profiles
 
 
-loaded = cache(profiles.load)
+@cache
+def loaded(name: str) -> profiles.Profile:
+    """A profile of the suite, or `wide` of tests/data, which has every pattern, setting and task."""
+    with mock.patch.object(paths, "PROFILES", Path(__file__).parent / "data" if name == "wide" else paths.PROFILES):
+        return profiles.load(name)
 
 
 @cache

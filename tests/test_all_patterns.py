@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_up_results import DOMAINS, one, results
-from plans import planned
+from plans import loaded, planned
 
 from lib import patterns
 from lib.patterns import build
@@ -21,12 +21,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
 
 # The plan
 
-def test_when_small_is_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_its_mask_and_one_name():
+def test_when_all_are_planned_then_every_sparse_pattern_has_the_ramps_pairs_by_its_mask_and_one_name():
     literature = {name for name in patterns.names() if patterns.pattern_class(name).family == "literature"}
-    listed = parameters_of(NAME)().patterns
+    listed, *others = (loaded(profile).parameters(NAME).patterns for profile in ("wide", "overnight", "paper"))
     assert literature == set(LITERATURE) <= set(listed), "none of the literature is forgotten"
+    assert others == [listed, listed]
     assert {"local", "strided", "random_offsets", "random_keys", "power_law", "christoffel"} <= set(listed)
-    jobs, sweep = planned(NAME, "small"), {job.run for job in planned("01_window_sweep", "small")}
+    jobs, sweep = planned(NAME, "wide"), {job.run for job in planned("01_window_sweep", "wide")}
     by_series, pairs = {job.labels.series: job for job in jobs}, {}
     assert len(by_series) == len(jobs) == len(listed) + 1
     for series, job in by_series.items():
@@ -89,14 +90,14 @@ def test_when_a_property_orders_the_losses_then_its_correlation_says_which_way(s
 
 def test_when_one_pattern_is_better_or_worse_than_the_window_then_the_table_counts_and_names_it():
     losses = {"BigBird, equal edges": 2.9, "Longformer, equal edges": 3.1}
-    made = results(NAME, lambda job, *_: losses.get(job.labels.series, 3.0), profile="small")
+    made = results(NAME, lambda job, *_: losses.get(job.labels.series, 3.0), profile="wide")
     table = field.standing(made, {length: made.against(made.reference(6), length=length) for length in (256, 1024)})
     assert table["whose is lower"].tolist() == ["BigBird", "BigBird"]
     assert table.drop(columns="whose is lower").to_numpy().tolist() == [[21, 1, 1, 19]] * 2
 
 
 def test_when_only_code_gains_then_only_code_is_marked():
-    made = results(NAME, profile="small", code=one("Power law", -0.2, 0.0))
+    made = results(NAME, profile="wide", code=one("Power law", -0.2, 0.0))
     cells, name = field.by_domain(made, made.reference(6)), "Power law, sigma=0.85"
     assert cells.columns.tolist() == list(DOMAINS) and cells.index[0] == name
     assert cells.loc[name, "code"] == (pytest.approx(-0.2), True)
@@ -106,7 +107,7 @@ def test_when_only_code_gains_then_only_code_is_marked():
 def test_when_cost_is_counted_then_equal_pairs_are_equal_operations_and_dense_has_its_own():
     def loss(job, length, variant):
         return np.log(20.0 + (length > 256) * 10 - (job.labels.series == "Dense"))
-    table = field.overview(results(NAME, loss, profile="small"), (256, 1024))
+    table = field.overview(results(NAME, loss, profile="wide"), (256, 1024))
     assert table.index[0] == "Dense", "the best first"
     column = table["attention, Mflop a token"]
     sparse = column[table["role"] != "baseline"]

@@ -14,7 +14,7 @@ from suite.study.findings import long_rungs as rungs
 from suite.study.frames import Study, stack_of
 
 NAME, RAMP = "09_long_rungs", "Fibonacci, linear ramp"
-WHOLE = loaded("small").train.tokens
+WHOLE = loaded("wide").train.tokens
 pytestmark = pytest.mark.filterwarnings("ignore:christoffel")
 
 
@@ -22,7 +22,7 @@ def series(job) -> str:
     return job.labels.series
 
 
-def study(gain=lambda job: 0.0, profile="small", **numbers) -> Study:
+def study(gain=lambda job: 0.0, profile="wide", **numbers) -> Study:
     """The models of a profile; the ramp's runs have `gain(job)` nats more than the others, and every run some noise."""
     def loss(job, *_):
         chance = np.random.default_rng([job.run.train.seed, job.run.train.tokens]).normal(0, 1e-4)
@@ -46,13 +46,13 @@ def test_when_small_is_planned_then_pairs_differ_in_their_pattern_alone_and_atte
 
 
 def test_when_small_is_planned_then_warm_up_fits_copies_are_as_far_as_asked_and_other_notebooks_share_runs():
-    jobs = planned(NAME, "small")
+    jobs = planned(NAME, "wide")
     parts = [job.run.train for job in jobs if job.labels.share is not None]
     assert parts and all(train.warmup <= train.steps / 2 for train in parts)
     copied = [job for job in jobs if job.run.data.source == "copying"]
     assert copied and all(job.run.train.length - dict(job.run.data.parameters)["string"] == job.labels.distance
                           for job in copied)
-    there = {job.run for name in ("01_window_sweep", "08_all_patterns") for job in planned(name, "small")}
+    there = {job.run for name in ("01_window_sweep", "08_all_patterns") for job in planned(name, "wide")}
     assert {series(job) for job in jobs if job.run in there} == {"Dense", RAMP, LOCAL, "Power law", "Christoffel word"}
     new = {job.run for job in jobs if job.run not in there and job.run.data.source == "text"}
     assert sum(run.train.tokens for run in new) / WHOLE == pytest.approx(7.5), "whole runs beyond the others"
@@ -61,7 +61,7 @@ def test_when_small_is_planned_then_warm_up_fits_copies_are_as_far_as_asked_and_
 @pytest.mark.parametrize("length, count, last", [(128, 10, 89), (256, 12, 233), (512, 13, 377), (1024, 15, 987)])
 def test_when_a_length_is_given_then_rungs_go_up_to_it(length, count, last):
     assert rungs_within(length) == count
-    ramp = next(job for job in planned(NAME, "overnight" if length == 1024 else "small")
+    ramp = next(job for job in planned(NAME, "overnight" if length == 1024 else "wide")
                 if series(job) == RAMP and job.run.train.length == length and job.run.data.source == "text")
     planned_rungs = dict(ramp.run.pattern.parameters).get("rungs", 15)
     distances = build("scaled_base", rungs=planned_rungs, window=0).plan(0, length).distances
@@ -71,12 +71,12 @@ def test_when_a_length_is_given_then_rungs_go_up_to_it(length, count, last):
 def test_when_bins_are_made_then_the_first_is_the_windows_reach_and_each_ends_at_twice_the_one_before():
     assert recurrence_edges(12, 256) == (0, 13, 25, 49, 97, 193)
     assert recurrence_edges(300, 256) == (0,)
-    local = next(job for job in planned(NAME, "small") if series(job) == LOCAL)
+    local = next(job for job in planned(NAME, "wide") if series(job) == LOCAL)
     edges = dict(next(e for e in local.evaluations if e.name == "recurrence").parameters)["edges"]
     assert edges[1] == max(map(max, stack_of(local.run).widths)) + 1
 
 
-@pytest.mark.parametrize("profile, names", [("small", [RAMP]), ("overnight", [RAMP, "Power law", "Christoffel word"])])
+@pytest.mark.parametrize("profile, names", [("wide", [RAMP]), ("overnight", [RAMP, "Power law", "Christoffel word"])])
 def test_when_families_are_swept_then_each_has_all_lengths_and_tokens(profile, names):
     made = study(profile=profile)
     assert rungs.swept(made) == names and rungs.compared(made)[-1] == "Dense"

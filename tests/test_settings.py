@@ -44,7 +44,7 @@ def test_when_the_file_is_right_then_its_values_are_there_and_a_profile_of_anoth
     assert (profile.train.lr, profile.train.steps, profile.train.precision) == (2e-3, 10, "fp32")
     assert profile.evaluation_tokens == 1000 and dict(profile.mixture) == {"docs": 0.75, "code": 0.25}
     parameters = profile.parameters("01_window_sweep")
-    assert (parameters.profile, parameters.windows, parameters.seeds) == ("tiny", (4, 6), (42,))
+    assert (parameters.profile, parameters.windows, parameters.seeds) == ("tiny", (4, 6), (42, 43, 44))
     refused(lambda: profiles.load("tinny"), "unknown profile 'tinny'; did you mean 'tiny'")
 
 

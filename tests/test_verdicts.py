@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from made_up_results import MadeUpDatabase, judged, one, small, verdict_of
+from made_up_results import MadeUpDatabase, judged, one, verdict_of, wide
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 
@@ -158,17 +158,17 @@ def test_when_the_difference_moves_with_tokens_or_context_then_the_slope_is_foun
 
 
 def test_when_a_profile_trains_less_then_the_claim_is_not_tested_and_says_why():
-    without = small(n09={"lengths": [], "copy_distances": [], "fractions": [1.0], "length_fraction": 1.0,
+    without = wide(n09={"lengths": [], "copy_distances": [], "fractions": [1.0], "length_fraction": 1.0,
                          "seeds": [42]}, n03={"masks": []})
-    for name, said in (("rungs-gain-with-tokens", "trains too few"), ("rungs-gain-with-context", "profile small"),
-                       ("ramp-copies-further-than-local", "profile small"), ("window-rescues-dense", "mask=window")):
+    for name, said in (("rungs-gain-with-tokens", "trains too few"), ("rungs-gain-with-context", "profile wide"),
+                       ("ramp-copies-further-than-local", "profile wide"), ("window-rescues-dense", "mask=window")):
         own = verdict_of(f"suite-{name}", MadeUpDatabase(), without)
         assert own.verdict == "not tested" and said in own.sentence, own
 
 
 def test_when_the_range_holds_two_sigmas_then_both_are_compared_at_each_budget():
-    wide = small(n04={"sigmas": [0.5, 0.8, 0.85, 1.2], "budgets": [16, 32]})
-    assert len(verdict_of("pl-beats-local", MadeUpDatabase(unpaired=0.001), wide).runs) == 2 * (2 + 1)
+    changed = wide(n04={"sigmas": [0.5, 0.8, 0.85, 1.2], "budgets": [16, 32]})
+    assert len(verdict_of("pl-beats-local", MadeUpDatabase(unpaired=0.001), changed).runs) == 2 * (2 + 1)
 
 
 def test_when_dense_is_stopped_at_equal_compute_then_its_loss_there_counts():
@@ -212,20 +212,20 @@ def test_when_three_seeds_are_trained_then_claims_count_them_and_hear_seeds_that
     def found(spread, seeds):
         loss = one(RAMP, lambda job: 2.95 + spread * (job.run.train.seed - 43), lambda job: 3.0)
         database = MadeUpDatabase(lambda job, *_: loss(job)(job), unpaired=0.001)
-        return verdict_of("fib-ramp-beats-fixed", database, small(n01={"seeds": seeds}))
+        return verdict_of("fib-ramp-beats-fixed", database, wide(n01={"seeds": seeds}))
     agreeing, disagreeing, two = found(0.0, [42, 43, 44]), found(0.1, [42, 43, 44]), found(0.1, [42, 43])
     assert (agreeing.verdict, agreeing.seeds, len(agreeing.runs)) == ("supported", 3, 6)
     assert disagreeing.verdict == "undecided" and disagreeing.high - disagreeing.low > 0.2
     assert two.verdict == "supported" and ", two seeds, a new seed would show the opposite sign in " in two.sentence
     moved = {42: 0.01, 43: 0.02, 44: 0.03}
     database = MadeUpDatabase(alpha=lambda job: moved.get(job.run.train.seed, 0.0))
-    own = verdict_of("fib-alpha-is-inert", database, small(n02={"seeds": list(moved)}))
+    own = verdict_of("fib-alpha-is-inert", database, wide(n02={"seeds": list(moved)}))
     assert own.effect == pytest.approx(0.02) and own.low < 0.01 < 0.03 < own.high and own.seeds == 3
 
 
 def test_when_one_seed_is_trained_then_the_noise_of_the_patterns_with_three_decides():
     """Four patterns of notebook 9 have three seeds at small's recipe; the power law has one."""
-    profile = small(n09={"families": ["fibonacci/linear", "fibonacci/coprime", "dense"], "seeds": [42, 43, 44]},
+    profile = wide(n09={"families": ["fibonacci/linear", "fibonacci/coprime", "dense"], "seeds": [42, 43, 44]},
                     n01={"seeds": [42, 43, 44]})
 
     def found(of_seed, profile=profile):
@@ -234,7 +234,7 @@ def test_when_one_seed_is_trained_then_the_noise_of_the_patterns_with_three_deci
             return 3.0 - 0.1 * (job.labels.series == "Power law") + of_seed * rng.normal()
         name = "suite-power-law-beats-local"
         return judged(MadeUpDatabase(loss, unpaired=0.001), profile, [CLAIMS[name]], noise=None)[name]
-    quiet, loud, alone = found(0.001), found(0.2), found(0.001, "small")
+    quiet, loud, alone = found(0.001), found(0.2), found(0.001, "wide")
     assert (quiet.verdict, quiet.seeds, loud.verdict) == ("supported", 1, "undecided")
     assert quiet.flip < 0.01 < 0.1 < loud.flip and loud.high - loud.low > 10 * (quiet.high - quiet.low)
     assert alone.verdict == "undecided" and "no seeds to tell its noise by" in alone.sentence
@@ -251,7 +251,7 @@ def test_when_a_learned_alpha_is_measured_alone_then_its_cost_is_judged(monkeypa
 
 
 def test_when_two_models_have_different_seeds_then_those_of_both_are_compared():
-    profile = small(n01={"seeds": [42, 43, 44]})
+    profile = wide(n01={"seeds": [42, 43, 44]})
     jobs = plan_of(profile, "01_window_sweep")
     def last(job):
         return job.run.train.seed == 44
@@ -273,7 +273,7 @@ def test_when_several_windows_are_trained_then_each_is_compared_with_its_own_par
     def loss(job, *_):
         window = job.labels.window
         return 3.0 if window is None else 3.28 - 0.02 * window - 0.1 * (job.labels.series == RAMP)
-    ramp, larger, dense = judged(MadeUpDatabase(loss, unpaired=0.001), small(n01={"windows": [6, 8, 10]}),
+    ramp, larger, dense = judged(MadeUpDatabase(loss, unpaired=0.001), wide(n01={"windows": [6, 8, 10]}),
                                  [CLAIMS[name] for name in names]).values()
     assert ramp.effect == pytest.approx(-0.1, abs=1e-3) and "decides among 3" in ramp.sentence and len(ramp.runs) == 6
     assert larger.effect == pytest.approx(-0.08, abs=1e-3)
