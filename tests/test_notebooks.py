@@ -13,7 +13,7 @@ from suite.notebook import source_of
 from suite.settings.parameters import Parameters, declared_in, parse_cell
 
 LONGEST = 14        # lines of a cell; parameters and imports have as many as they need
-PARTS = ("nb.source(", "nb.plan()", "nb.run()", "nb.save(runs)", "assert ", "nb.show(", "gallery.", "figures.")
+PARTS = ("nb.source(", "nb.plan()", "nb.run()", "nb.save(runs)", "assert ", "nb.show(", "figures.")
 
 
 def read(name: str) -> nbformat.NotebookNode:

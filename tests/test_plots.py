@@ -10,7 +10,6 @@ from matplotlib.colors import to_hex
 
 from lib.patterns import build, names
 from suite.study import figures as plots
-from suite.study import gallery
 
 MODELS = ["Dense", "Fibonacci, fixed", "Fibonacci, linear ramp", "Local window, equal edges", "Christoffel 31/256",
           "Power law, sigma=0.5, B=32", "Power law, sigma=1.2, B=32", "Christoffel 32/256", "Dense, rope=yarn"]
@@ -51,8 +50,8 @@ FIGURES = {
                                               for n in range(4)}),
     "cells": lambda: plots.cells(pd.DataFrame(np.eye(3)), title="t", x="distance", digits=3),
     "bars": lambda: plots.bars({"Christoffel 31/256": pd.Series([1, 2]), "Dense": pd.Series([3, 4])}, x="x", y="y"),
-    "offsets": lambda: gallery.offsets(PATTERNS, 32),
-    "sequence": lambda: gallery.sequence(np.arange(10), np.where(np.arange(10) > 7, 3, -100)),
+    "offsets": lambda: plots.offsets(PATTERNS, 32),
+    "sequence": lambda: plots.sequence(np.arange(10), np.where(np.arange(10) > 7, 3, -100)),
 }
 
 
@@ -189,10 +188,10 @@ def test_when_colours_are_seen_with_fewer_cones_then_those_of_different_families
 
 
 def test_when_patterns_are_drawn_then_all_are_there_dark_where_they_attend_and_layers_show_their_distances():
-    titles = {axes.get_title().splitlines()[0] for axes in gallery.everything(32).axes if axes.get_visible()}
+    titles = {axes.get_title().splitlines()[0] for axes in plots.everything(32).axes if axes.get_visible()}
     assert titles == set(names())
-    picture = gallery.masks({"ramp": PATTERNS["ramp"]}, 32, layer=1).axes[0].get_images()[0].get_array()
+    picture = plots.masks({"ramp": PATTERNS["ramp"]}, 32, layer=1).axes[0].get_images()[0].get_array()
     assert np.array_equal(picture.astype(bool), PATTERNS["ramp"].mask(1, 32)[0])
-    axes = gallery.stack(PATTERNS, 32, window=2).axes[0]
+    axes = plots.stack(PATTERNS, 32, window=2).axes[0]
     points = {(int(x), int(y)) for cloud in axes.collections for x, y in cloud.get_offsets()}
     assert points == {(d, layer) for layer in range(4) for d in PATTERNS["ramp"].plan(layer, 32).distances if d > 0}

@@ -1,26 +1,27 @@
 """Figures of results, in one style. A family keeps its colour everywhere, and colours suit colour-blind readers.
 
 `lines` draws values over a number, `intervals` estimates in rows and `interval_lines` over bins, the others one kind of
-table each; pictures of patterns are in `suite.study.gallery`. Every function returns a matplotlib `Figure` that pyplot
+table each; pictures of patterns come last. Every function returns a matplotlib `Figure` that pyplot
 does not know, so that a notebook shows it once: by `nb.show`.
 """
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+import yaml
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-STYLE = {
-    "font.size": 9, "axes.titlesize": 9.5, "axes.labelsize": 9, "legend.fontsize": 8, "legend.frameon": False,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
-    "grid.color": "#e6e6e6", "grid.linewidth": 0.6, "lines.linewidth": 1.6, "lines.markersize": 4.5, "figure.dpi": 110,
-    "savefig.dpi": 150, "image.cmap": "cividis",
-}
+from lib.patterns import Pattern, names, pattern_class
+from suite.study.graph import layer_distances
+
+STYLE = mpl.rc_params_from_file(Path(__file__).with_name("suite.mplstyle"), use_default_template=False)
 drawn = mpl.rc_context(STYLE)          # decorates the functions that draw
 Tables = pd.DataFrame | Mapping[str, pd.DataFrame]      # one, or a table a panel by its title
 WIDTH = 7.2                            # inches: the width of a page's text
@@ -43,20 +44,8 @@ class Look(NamedTuple):
     dash: str = "-"
 
 
-# The longest beginning of a series' name that stands here decides.
-LOOKS = {name: Look(*look) for name, look in {
-    "Dense": (BLACK, "s"), "Dense, ALiBi": (BLACK, "^", "--"), "Dense, no positions": (BLACK, "v", ":"),
-    "Dense, rope=interpolation": (BROWN, "v", "--"), "Dense, rope=ntk": ("#b8945a", "D", ":"),
-    "Dense, rope=yarn": ("#5c4327", "^", "-."), "Dense, mask=window": (GREY, "D", "--"),
-    "Dense, mask=sinks": (LIGHT, "P", ":"), "Local window": (GREY, "D"), "Random offsets": (LIGHT, "X", "--"),
-    "Random keys": (LIGHT, "P", ":"), "Fixed stride": (LIGHT, "*", "-."), "Fibonacci, fixed": (SKY,),
-    "Fibonacci, linear ramp": (BLUE,), "Fibonacci, coprime ramp": (NAVY, "^", "--"),
-    "Fibonacci, descending ramp": (BLUE, "v", "--"), "Fibonacci, permuted ramp": (NAVY, "P", ":"),
-    "Fibonacci, learned": (GREEN, "P"), "Fibonacci, learned from the ramp": (TEAL, "X", "--"),
-    "Powers of two": (AMBER, "s", "--"), "Matched powers of two": (AMBER, "D", ":"), "Power law": (VERMILION,),
-    "Christoffel": (PURPLE,), "SDPA with a mask": (GREY, "D", "--"), "Materialised gather": (VERMILION, "v", ":"),
-    "FlexAttention": (PURPLE, "P", "-."), "Suite: torch": (SKY, "o", "--"), "Suite: compiled": (BLUE,), "": (BROWN,),
-}.items()}
+LOOKS = {name: Look(globals().get(color, color), *rest) for name, (color, *rest) in
+         yaml.safe_load(Path(__file__).with_name("looks.yaml").read_text("utf-8")).items()}
 SHADES = {"Power law": ("#f4a582", VERMILION, "#8a3d00", "#e8762c", "#5c2900", "#f9c6ae"),
           "Christoffel": (PURPLE, "#7a3f60", "#e3aecb", "#54243f")}
 OTHERS = (BROWN, "#b8945a", "#5c4327", "#d0b892")      # series without a look of their own
@@ -381,4 +370,70 @@ def trend(points: pd.DataFrame, line: pd.DataFrame, curves: pd.DataFrame, *, y: 
     axes.xaxis.set_major_formatter(short)
     axes.set(xlabel="training tokens", ylabel=y)
     fig.legend(loc="outside right center")
+    return fig
+
+
+# Pictures of patterns: masks, the distances of a stack by layer, and the gallery of everything that is discovered
+
+@drawn
+def masks(patterns: Mapping[str, Pattern], length: int, *, layer: int = 0, head: int = 0, columns: int = 5) -> Figure:
+    """Small masks, one a pattern, of one layer and head (-1: the last): a row is a query, a column a key."""
+    fig, grid = panels(len(patterns), WIDTH / min(columns, len(patterns)) + 0.35, columns)
+    for axes, (name, pattern) in zip(grid, patterns.items(), strict=True):
+        picture = pattern.mask(range(pattern.layers)[layer], length)[head]
+        axes.imshow(picture, cmap=ListedColormap(["#f4f4f4", FAMILIES[pattern.family]]), interpolation="nearest",
+                    vmin=0, vmax=1)
+        axes.set_title(f"{textwrap.fill(name, 18)}\n{picture.sum() / length:.1f} keys a query", fontsize=7.5)
+        axes.set(xticks=[], yticks=[])
+    return fig
+
+
+def everything(length: int = 64) -> Figure:
+    """The first example of every pattern, last layer and head; a new file in lib/patterns appears here by itself."""
+    examples = {name: pattern_class(name).examples()[0] for name in names()}
+    ranked = sorted(examples, key=lambda name: (list(FAMILIES).index(examples[name].family), name))
+    return masks({name: examples[name] for name in ranked}, length, layer=-1, head=-1)
+
+
+@drawn
+def stack(patterns: Mapping[str, Pattern], length: int, *, window: int = -1) -> Figure:
+    """Distances that each layer attends, one panel a pattern: a row is a layer, log scale; the window in grey."""
+    fig, grid = panels(len(patterns), 0.5 + 0.26 * max(p.layers for p in patterns.values()), 2, "layer", sharex=True)
+    for axes, (name, pattern) in zip(grid, patterns.items(), strict=True):
+        for layer in range(pattern.layers):
+            distances = np.array([d for d in layer_distances(pattern, layer, length) if d > 0])
+            for shown, size, color in ((distances[distances <= window], 5, GREY),
+                                       (distances[distances > window], 9, FAMILIES[pattern.family])):
+                axes.scatter(shown, np.full(len(shown), layer), s=size, color=color)
+        axes.set_xscale("log", base=2)
+        axes.set(title=name)
+        axes.xaxis.set_major_formatter(short)
+    fig.supxlabel("distance d = i - j, tokens", fontsize=9)
+    return fig
+
+
+@drawn
+def offsets(patterns: Mapping[str, Pattern], length: int) -> Figure:
+    """Offsets of the first layer as marks on a line, one row a pattern."""
+    fig, (axes,) = panels(1, 0.7 + 0.3 * len(patterns))
+    rows = list(patterns)[::-1]
+    for at, name in enumerate(rows):
+        distances, color = layer_distances(patterns[name], 0, length), FAMILIES[patterns[name].family]
+        axes.scatter(distances, [at] * len(distances), s=26, marker="|", color=color, linewidths=1.1)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set(xlabel="distance d = i - j, tokens", xlim=(-1, length))
+    return fig
+
+
+@drawn
+def sequence(inputs: np.ndarray, targets: np.ndarray) -> Figure:
+    """One sequence of a task: what is read, and below it what is to be said where it is asked (elsewhere -100)."""
+    fig, (axes,) = panels(1, 1.3)
+    box = {"facecolor": BLUE, "edgecolor": BLUE, "pad": 1.5}
+    for at, (token, target) in enumerate(zip(inputs.tolist(), targets.tolist(), strict=True)):
+        axes.text(at, 1, token, ha="center", va="center", fontsize=7)
+        if target >= 0:
+            axes.text(at, 0, target, ha="center", va="center", fontsize=7, color="white", bbox=box)
+    axes.set(xlim=(-1, len(inputs)), ylim=(-0.6, 1.6), yticks=[0, 1], yticklabels=["say", "read"], xlabel="position")
+    axes.grid(False)
     return fig
