@@ -7,7 +7,6 @@ where it is needed, since a report that is up to date must say so at once.
 import os
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 BENCH = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 app = typer.Typer(help="The suite from the command line.", add_completion=False, rich_markup_mode=None)
-runs = typer.Typer(help="list, show and export the runs of a profile", rich_markup_mode=None)
+runs = typer.Typer(help="list and show the runs of a profile", rich_markup_mode=None)
 app.add_typer(runs, name="runs")
 
 
@@ -122,16 +121,6 @@ def show_run(run: Annotated[str, Argument(help="fingerprint of the run, or its f
     """Configuration, circumstances and metrics of one run."""
     from suite.run import browse
     print(browse.show(browse.Database(profile, create=False), run))
-
-
-@runs.command("export")
-def export_runs(profile: ProfileName = "small", format: Literal["csv", "json"] = "csv", output: Annotated[
-        Path | None, Option(help="file to write (default: standard output)")] = None) -> None:
-    """Every metric of every run as one table."""
-    from suite.run import browse
-    database = browse.Database(profile, create=False)                    # before a file is made for it
-    with output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout) as file:
-        browse.export(database, format, file)
 
 
 @app.command()

@@ -222,17 +222,6 @@ def test_when_runs_are_listed_or_one_is_shown_then_they_fit_a_terminal_and_all_o
     assert "no run of profile 'smoke' begins with 'zzz'" in told(capsys, "show", "zzz", status=2)
 
 
-def test_when_runs_are_exported_then_every_metric_is_one_row(filled, capsys, outputs):
-    filled.record_failure(job(5).run, FACTS, "no such luck")
-    told(capsys, "export", "--output", str(outputs / "all.csv"))
-    table = pd.read_csv(outputs / "all.csv")
-    assert table["value"].dropna().tolist() == [0.5, 0.25, 0.25, 1.5] and len(table) == 5
-    assert table["evaluation"].dropna().tolist() == ["task", "task"]
-    assert json.loads(table["config"][0])["train"]["seed"] == 0
-    rows = json.loads(told(capsys, "export", "--format", "json"))
-    assert [row["value"] for row in rows] == [0.5, 0.25, 0.25, 1.5, None] and rows[0]["step"] == 2
-
-
 # Results computed again
 
 @pytest.fixture(scope="module")
@@ -425,16 +414,6 @@ def test_when_times_of_many_runs_are_known_then_a_median_is_taken_once_until_som
     assert known.rate(other) == known.rate(other) and len(taken) == 3
     known.add(plan[0].run, 1e9)
     assert known.rate(plan[0].run) > 0 and len(taken) == 4
-
-
-def test_when_metrics_are_exported_then_they_are_written_as_they_are_read(tmp_path, many):
-    for form in ("csv", "json"):
-        with open(tmp_path / form, "w") as file:
-            tracemalloc.start()
-            browse.export(many, form, file)
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-        assert 10 * peak < (tmp_path / form).stat().st_size
 
 
 def test_when_runs_differ_in_their_seed_alone_then_their_pattern_is_counted_once(many, monkeypatch):

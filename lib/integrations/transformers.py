@@ -236,7 +236,7 @@ class Registered:
         """Refuse packed sequences, whose positions `[B, Q]` start again among a row's tokens."""
         if ids is None or ids.ndim != 2 or Q == 1:
             return
-        again = ids[:, 1:] == 0
+        again = (ids[:, 1:] == 0) & (ids[:, :-1] > 0)
         if places is not None:                          # what stands in padding does not count
             start, end, first = places.T[..., None]
             column = first + torch.arange(Q - 1, device=ids.device)

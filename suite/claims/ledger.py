@@ -59,11 +59,6 @@ class Published(Strict):
     recompute: Called
 
 
-def read_published(value: Any) -> Any:
-    """From the ledger; what is no mapping is left to pydantic."""
-    return checked(Published, value, "published", "key") if isinstance(value, dict) else value
-
-
 class Claim(Strict):
     """One entry of the ledger. notebook, section: where the evidence stands, and its heading there."""
     id: Words
@@ -74,7 +69,8 @@ class Claim(Strict):
     notebook: Annotated[str, AfterValidator(lambda name: one_of(name, notebook_names(), "notebook"))]
     section: Words
     measure: Called
-    published: Annotated[Published | None, BeforeValidator(read_published)] = None
+    published: Annotated[Published | None, BeforeValidator(lambda given: (       # what is no mapping is left to pydantic
+        checked(Published, given, "published", "key") if isinstance(given, dict) else given))] = None
 
     @property
     def unit(self) -> str:

@@ -120,7 +120,9 @@ def _merge_parameters(cells: list[nbformat.NotebookNode]) -> None:
 def _kept(output: nbformat.NotebookNode) -> nbformat.NotebookNode | None:
     """The output as the page shows it; None for widgets, progress displays and scripts, which say nothing on paper."""
     if output.output_type == "stream":
-        output.text = _settled(output.text)
+        # What a terminal would show in the end: a carriage return writes the line anew; progress bars are gone.
+        lines = [line.rstrip("\r").rpartition("\r")[2] for line in output.text.split("\n")]
+        output.text = "\n".join(line for line in lines if not _PROGRESS.search(strip_ansi(line)))
         return output if output.text.strip() else None
     if output.output_type in ("display_data", "execute_result"):
         best = next((mime for mime in PRIORITY if mime in output.data), None)
@@ -129,9 +131,3 @@ def _kept(output: nbformat.NotebookNode) -> nbformat.NotebookNode | None:
         about = {**output.metadata, **output.metadata.get(best, {})}        # alt and caption that `Notebook.show` left
         output.update(mime=best, content=output.data[best], alt=about.get("alt", ""), caption=about.get("caption", ""))
     return output
-
-
-def _settled(text: str) -> str:
-    """What a terminal would show in the end: a carriage return writes the line anew; progress bars are gone."""
-    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
-    return "\n".join(line for line in lines if not _PROGRESS.search(strip_ansi(line)))

@@ -1,7 +1,6 @@
-"""The experiment database for a person: list, show, export (`python -m suite runs`) and verify runs."""
+"""The experiment database for a person: list and show (`python -m suite runs`) and verify runs."""
 
 
-import csv
 import json
 import math
 import random
@@ -10,7 +9,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,13 +33,6 @@ LISTED = ["run", "status", "pattern", "settings", "seed", "tokens", "min", "tok/
 LIST = """
 select runs.*, (select count(*) from evaluations where run_id = runs.id) as evaluated
 from runs where (:pattern = '' or pattern = :pattern) and (:status = '' or status = :status) order by started, id
-"""
-EXPORT = """
-select runs.run, pattern, config, status, data, code, versions, machine, device, threads, started, runs.ended,
-       runs.seconds, tokens_per_s, peak_memory_mib, spent, runs.parameters, evaluations.name as evaluation,
-       evaluations.parameters as evaluation_parameters, measure, split, variant, length, position, layer, step, value
-from runs left join metrics on metrics.run_id = runs.id left join evaluations on evaluations.id = metrics.evaluation_id
-order by runs.id, metrics.rowid
 """
 METRICS = """
 select coalesce(evaluations.name, 'training') as evaluation, variant, split, measure, length, position, layer, step,
@@ -124,23 +116,6 @@ def metrics_text(database: Database, run_id: int) -> str:
     cells = [["" if row[name] is None else f"{row[name]:.5g}" if isinstance(row[name], float) else row[name]
               for name in columns] for row in rows]
     return text_table(columns, cells, WIDTH) if rows else "no metrics yet"
-
-
-def export(database: Database, form: str, file: TextIO) -> None:
-    """Every metric of every run with its configuration and circumstances, one row per value; config, versions as JSON.
-    Written as it is read: ten million rows need no memory."""
-    rows = database.connection.execute(EXPORT)
-    names = [column[0] for column in rows.description]
-    if form == "csv":
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(names)
-        table.writerows(rows)
-        return
-    file.write("[")
-    for number, row in enumerate(rows):
-        file.write(",\n" if number else "\n")
-        json.dump(dict(zip(names, row, strict=True)), file)
-    file.write("\n]\n")
 
 
 # A stored result computed again from its run's stored weights, and compared number by number (`make verify`)

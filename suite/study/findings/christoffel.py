@@ -45,11 +45,6 @@ def document_reach(depth: int = 4, length: int = 2048) -> pd.DataFrame:
     return by_layers({name: graph.reachable_distances([mask] * depth, length) for name, mask in masks.items()})
 
 
-def stack_reach(patterns: Mapping[str, Pattern], length: int) -> pd.DataFrame:
-    """The same for the masks trained here, layer after layer, each layer with its own offsets."""
-    return by_layers({name: graph.stack_sums(pattern, length) for name, pattern in patterns.items()})
-
-
 def by_layers(reached: Mapping[str, np.ndarray]) -> pd.DataFrame:
     shares = pd.DataFrame({name: rows.mean(axis=1) for name, rows in reached.items()})
     return shares.drop(index=0).rename_axis("layers")

@@ -88,10 +88,3 @@ def shares_of_dense(study: Study) -> pd.DataFrame:
              "operations, %": 100 * compute_share(model, dense)}
             for model in study.language_models if model != dense]
     return pd.DataFrame(rows).set_index("name")
-
-
-def flow_table(study: Study) -> pd.DataFrame:
-    """Share of the influence on a prediction that comes from far tokens, and the loss, by model; furthest first."""
-    share = study.rows("far_influence_share").groupby("name")["value"].mean()
-    table = pd.DataFrame({"far influence, %": 100 * share, "loss, nats": study.losses()})
-    return table.sort_values("far influence, %", ascending=False)
