@@ -21,9 +21,8 @@ ORDER = (
 )
 PACKAGES = ("lib", "data_prep", "suite")
 MOST_MODULES, MOST_COLUMNS = 14, 120
-# Most lines of Python: no room grows. Lower a number when its room shrinks; the aims are 6,500, 3,600, 20,500 and
-# 11,500.
-BUDGETS = {"lib": 6_620, "patterns, model and training": 3_600, "all but tests": 21_350, "tests": 12_850}
+# Most lines of Python.
+BUDGETS = {"lib": 6_500, "patterns, model and training": 3_600, "all but tests": 20_500, "tests": 11_500}
 
 
 @cache
