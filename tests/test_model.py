@@ -237,8 +237,8 @@ def test_when_rms_norm_is_taken_then_it_agrees_with_the_formula(dtype, shape, au
     def norm(x, gain):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             return ops.rms_norm(x, gain, 0.1)
-    compare(norm, lambda *given: normed(*given, 0.1), [numbers(*shape, dtype=dtype), numbers(shape[-1], seed=1, dtype=dtype)],
-            torch.bfloat16 if autocast else dtype)
+    given = [numbers(*shape, dtype=dtype), numbers(shape[-1], seed=1, dtype=dtype)]
+    compare(norm, lambda *inputs: normed(*inputs, 0.1), given, torch.bfloat16 if autocast else dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from report_site import (ALL_PATTERNS, DOMAINS, DONE, FAILED, LONG, PROFILE, RUNNING, SEEDS, SERIES, STATUS, WAITING,
+from report_site import (ALL_PATTERNS, DOMAINS, DONE, FAILED, LONG, PROFILE, RUNNING, SEEDS, SERIES, SMALL, STATUS, WAITING,
                          WITH_ALL, text)
 
 from lib import paths
@@ -162,7 +162,7 @@ def test_when_series_are_summarised_then_each_number_is_that_of_the_table(page, 
         by_run = np.exp(np.log(own["value"]).groupby(own["run"]).mean())
         means.append(float(np.exp(np.log(own["value"]).mean())))
         expected = {"Mean perplexity": f"{means[-1]:,.2f} ± {by_run.std(ddof=1):.2f}", "Parameters": "1,836,416",
-                    "Attended pairs": f"{own['pairs'].iloc[0]:,.0f}", "Training tokens": f"{260 * 4 * 256:,}",
+                    "Attended pairs": f"{own['pairs'].iloc[0]:,.0f}", "Training tokens": f"{SMALL.train.tokens:,}",
                     **{domain: f"{np.exp(np.log(values).mean()):,.2f}"
                        for domain, values in own.groupby("split")["value"]}}
         assert expected.items() <= shown.items()
@@ -177,7 +177,7 @@ def test_when_a_number_is_asked_for_then_run_and_command_stand_in_the_section_an
     run = table.loc[table["series"] == "Christoffel", "run"].iloc[0]
     row = page.find("tr", id=f"run-{run}").get_text(" ", strip=True)
     command = f"make notebook NAME={DONE} PROFILE={PROFILE}"
-    for fact in ("christoffel", "k=127 m=15", "d_model=64", "steps=260", "source=text", command,
+    for fact in ("christoffel", "k=127 m=15", "d_model=64", f"steps={SMALL.train.steps}", "source=text", command,
                  f"make verify RUN={run} PROFILE={PROFILE} CORPUS='../my texts'"):
         assert fact in row, fact
     assert block.find_parent("section")["id"] == DONE and not block.has_attr("open") and command in text(block)

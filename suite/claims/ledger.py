@@ -69,7 +69,7 @@ class Claim(Strict):
     notebook: Annotated[str, AfterValidator(lambda name: one_of(name, notebook_names(), "notebook"))]
     section: Words
     measure: Called
-    published: Annotated[Published | None, BeforeValidator(lambda given: (       # what is no mapping is left to pydantic
+    published: Annotated[Published | None, BeforeValidator(lambda given: (    # no mapping: left to pydantic
         checked(Published, given, "published", "key") if isinstance(given, dict) else given))] = None
 
     @property
