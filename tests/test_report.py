@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from report_site import (ALL_PATTERNS, DOMAINS, DONE, FAILED, LONG, PROFILE, RUNNING, SEEDS, SERIES, SMALL, STATUS, WAITING,
-                         WITH_ALL, text)
+from report_site import (ALL_PATTERNS, DOMAINS, DONE, FAILED, LONG, PROFILE, RUNNING, SEEDS, SERIES, SMALL, STATUS,
+                         WAITING, WITH_ALL, text)
 
 from lib import paths
 from lib.errors import SuiteError
