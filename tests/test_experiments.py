@@ -87,6 +87,7 @@ def test_when_tokens_seeds_rates_or_a_model_are_given_then_whole_steps_are_train
 @pytest.mark.parametrize(("name", "changes", "says"), [
     ("01_window_sweep", {"models": ("fibonaci/linear",)}, "'fibonacci'"),
     ("01_window_sweep", {"models": ("fibonacci/linaer",)}, "'linear'"),
+    ("03_extrapolation", {"once": ("alibbi",)}, "did you mean 'alibi'"),
     ("01_window_sweep", {"extra": ("pow2/fixed",)}, "extra"), ("01_window_sweep", {"controls": ("locl",)}, "'local'"),
     ("02_learned_alpha", {"probe_blurred": ("fibonacci/learned",)}, "probe_blurred"),
     ("05_christoffel", {"words": ("64:512",)}, "words"), ("05_christoffel", {"task_masks": ("wrd",)}, "'word'"),

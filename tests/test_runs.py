@@ -6,7 +6,6 @@ import shutil
 import sqlite3
 import statistics
 import time
-import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace

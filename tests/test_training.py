@@ -20,7 +20,7 @@ from safetensors import safe_open
 from small_run import RECIPE, RUN, eagerly, states_equal, stopped, trained, values, weights, with_recipe
 
 from lib import checkpoint, training
-from lib.config import DataConfig, PatternSpec, RunConfig, TrainConfig
+from lib.config import DataConfig, PatternSpec, TrainConfig
 from lib.errors import SuiteError
 from lib.model import build_model
 from lib.patterns import build

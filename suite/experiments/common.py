@@ -10,7 +10,7 @@ from typing import Any
 
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
 from lib.errors import one_of, require
-from lib.patterns import Pattern, build
+from lib.patterns import Pattern, build, names
 from lib.patterns.matching import match_edges
 from lib.patterns.rungs import fibonacci
 from suite.experiments.base import Job, Parameters
@@ -100,9 +100,10 @@ class Recipe:
 
     def named(self, models: Iterable[tuple[str, Described]], *evaluations: Evaluation) -> list[Job]:
         """Jobs of models by their names in the parameters; what `once` names has the first seed alone."""
-        seeds, once = self.parameters.seeds, self.parameters.once
-        return [job for name, model in models
-                for job in self.jobs([model], *evaluations, seeds=seeds[:1] if name in once else seeds)]
+        once = {"/".join(split_model(name)) if "/" in name else one_of(name, (*names(), "alibi", "nope"), "model")
+                for name in self.parameters.once}
+        return [job for name, model in models for job in self.jobs(
+            [model], *evaluations, seeds=self.parameters.seeds[:1] if name in once else ())]
 
     def pattern(self, spec: PatternSpec) -> Pattern:
         """The pattern at the model's depth and heads."""

@@ -24,7 +24,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lib import paths
 from lib.config import RunConfig
 from lib.data import Corpus
 from lib.errors import SuiteError
