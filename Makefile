@@ -8,7 +8,7 @@ PYTHON  ?=
 ARGS    ?=
 SLOW    ?=
 # What a person gives is data: neither make nor a shell expands it; recipes read it from the environment. ARGS is for a shell.
-GIVEN := PROFILE CORPUS ENGINE GPU PYTHON NAME PATTERN RUN
+GIVEN := PROFILE CORPUS ENGINE GPU PYTHON SLOW NAME PATTERN RUN
 $(foreach name,$(GIVEN),$(eval override $(name) := $$(value $(name))))
 export $(GIVEN)
 
@@ -50,7 +50,7 @@ help:
 	@echo "make clean                                     delete reports, tables, executed notebooks; keep trained runs"
 	@echo "make distclean                                 delete outputs/ and .venv"
 	@echo
-	@echo "PROFILE   $(patsubst profiles/%.yaml,%,$(wildcard profiles/*.yaml))"
+	@cd profiles && echo "PROFILE   $$(ls *.yaml | sed 's/[.]yaml$$//' | tr '\n' ' ')"
 	@echo "CORPUS    a folder of your own text, one subfolder a domain (.txt, .jsonl, .parquet)"
 	@echo "GPU       hours on one by name, for instance h100"
 	@echo "ENGINE    ray: report, notebook and compare train on the machines of RAY_ADDRESS (docs/many_machines.md)"
@@ -91,7 +91,7 @@ test: $(TESTS)
 
 # On a machine whose own Python has torch and triton: python3 -m suite.bench.gpu, without .venv.
 gpu-check: $(STAMP)
-	@$(PY) -m suite.bench.gpu $(ARGS)
+	@$(SUITE) gpu-check $(ARGS)
 
 lab: $(STAMP)
 	@cd notebooks && ../$(PY) -m jupyter lab $(ARGS)

@@ -1,7 +1,7 @@
 """The command line of the suite: `python -m suite COMMAND --help`; `make` calls it.
 
-Exit status: 0 done, 1 something failed (it is named), 2 wrong input, 130 interrupted. Everything heavy is imported
-where it is needed, since a report that is up to date must say so at once.
+Exit status: 0 done, 1 something failed (it is named), 2 wrong input or surroundings, 130 interrupted. Everything heavy
+is imported where it is needed, since a report that is up to date must say so at once.
 """
 
 import os
@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from lib import paths
 from lib.errors import SuiteError, one_of, require
-from suite.settings import profiles
+from suite.settings import entrance, profiles
 from suite.settings.parameters import notebook_names
 
 if TYPE_CHECKING:
@@ -80,12 +80,11 @@ def compare(pattern: Annotated[str, Argument(help="a name in lib/patterns")],
             profile: ProfileName = "small", corpus: Folder = "", engine: Where = "local", run_cpus: Cpus = None,
             run_gpus: Gpus = None) -> None:
     """A pattern beside dense, local and the best of each family, at equal pairs."""
-    from lib.patterns import pattern_class
     from suite.run import compare as comparison
-    pattern_class(pattern)                                 # a wrong name is said before a corpus is built
     for text in parameter:
         require("=" in text, "--parameter", text, "NAME=VALUE, for instance window=8")
     given, hosts = dict(text.split("=", 1) for text in parameter), hosts_of(engine, run_cpus, run_gpus)
+    comparison.candidate_of(pattern, given, profiles.load(profile, corpus))     # a wrong one is said before any work
     print(comparison.compare(pattern, given, *profiles.opened(profile, corpus), hosts))
 
 
@@ -129,6 +128,7 @@ def bench(quick: Annotated[bool, Option("--quick", help="fewer lengths and round
     if BENCH.items() - os.environ.items():
         command = [sys.executable, "-m", "suite", "bench", *["--quick"] * quick]
         os.execve(sys.executable, command, {**os.environ, **BENCH})
+    entrance.require_outputs()
     from suite.bench import run
     run(quick)
 
@@ -137,6 +137,7 @@ def bench(quick: Annotated[bool, Option("--quick", help="fewer lengths and round
                                             "help_option_names": []})
 def gpu_check(context: typer.Context) -> int:
     """Are the GPU kernels right on this machine, and how fast? The options are those of suite.bench.gpu."""
+    entrance.require_outputs()
     from suite.bench.gpu.__main__ import main
     return main(context.args)
 
@@ -169,12 +170,18 @@ def hosts_of(engine: Engine, cpus: int | None, gpus: float | None) -> "Hosts | N
 
 def up_to_date(names: list[str], profile: str, folder: str, *where: Any, trains: bool = False) -> int:
     """Bring these notebooks and the page up to date. trains: also where runs ship with the suite."""
+    from data_prep.build import existing
     from lib.text import duration
     from suite.pipeline import Pipeline
+    from suite.plan.outlook import plans_of
     from suite.run.evidence import shipped
     from suite.settings.progress import display
-    started, hosts, here = time.monotonic(), hosts_of(*where), Path.cwd()
-    pipeline = Pipeline(*profiles.opened(profile, folder), display(), hosts, trains or not shipped(profile, folder))
+    started, hosts, here, shown = time.monotonic(), hosts_of(*where), Path.cwd(), display()
+    entrance.show_warnings(shown.note)
+    loaded = profiles.load(profile, folder)
+    if existing(loaded.corpus) is None:                    # what is wrong with a plan is said before hours of building
+        plans_of(loaded, names, lambda name, error: None)
+    pipeline = Pipeline(*profiles.opened(profile, folder), shown, hosts, trains or not shipped(profile, folder))
     page = paths.report(profile) / "index.html"
     page = page.relative_to(here) if page.is_relative_to(here) else page
     if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or pipeline.page_is_fresh()):
@@ -192,9 +199,20 @@ def up_to_date(names: list[str], profile: str, folder: str, *where: Any, trains:
 
 def main(argv: list[str] | None = None) -> int:
     try:
+        entrance.prepare(sys.argv[1:] if argv is None else argv)
         status = typer.main.get_command(app)(argv, prog_name="python -m suite", standalone_mode=False) or 0
+        sys.stdout.flush()                                 # else a full disk would be heard of when Python ends
     except (SuiteError, typer.TyperException) as error:
         print(f"error: {error.format_message() if isinstance(error, typer.TyperException) else error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:                                # the reader has enough, as in `| head -1`
+        entrance.drop_output()
+        return 1
+    except Exception as error:
+        if not (said := entrance.outside(error)):
+            raise
+        entrance.drop_output()
+        print(f"error: {said}", file=sys.stderr)
         return 2
     if status == 130:                                      # as typer has it
         print("interrupted: what is finished is kept, and the next start goes on from the last checkpoints",

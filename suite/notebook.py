@@ -33,6 +33,7 @@ from suite.experiments.base import Job
 from suite.run import stamps
 from suite.run.database import Database
 from suite.run.engine import ensure
+from suite.settings.entrance import show_warnings
 from suite.settings.parameters import Parameters, checked, parameters_of, parse_cell, require_known
 from suite.settings.profiles import load
 from suite.study.frames import Study
@@ -46,6 +47,7 @@ class Notebook:
 
     def __init__(self, name: str, namespace: Mapping[str, Any]) -> None:
         """Check the parameters in `namespace` (a notebook passes `globals()`): a wrong one is a `SuiteError`."""
+        show_warnings(print)
         self.name = name
         self.experiment = experiment(name)
         given = read_parameters(name, namespace)

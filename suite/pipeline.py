@@ -18,7 +18,7 @@ from lib.errors import SuiteError
 from lib.text import duration
 from suite import claims, report
 from suite.experiments.base import Job, merged
-from suite.plan.outlook import Planned, outlook, planned
+from suite.plan.outlook import Planned, outlook, plans_of
 from suite.report import NotebookStatus
 from suite.run import evidence, execute, stamps
 from suite.run.database import Database, claim
@@ -71,14 +71,7 @@ class Pipeline:
 
     def run(self, names: Sequence[str]) -> list[str]:
         """Bring `names` up to date; returns those that failed. `SuiteError` for wrong parameters, before any work."""
-        plans = []
-        for name in (name for name in names if not self.fresh(name)):
-            try:
-                plans.append(planned(self.profile, name))
-            except SuiteError:
-                raise
-            except Exception:                          # an error of this experiment's code: the others go on
-                self.fail(name, traceback.format_exc())
+        plans = plans_of(self.profile, (name for name in names if not self.fresh(name)), self.fail)
         if evidence.shipped(self.profile.name, self.profile.corpus.folder):
             with closing(Database(self.profile.name, self.corpus)) as database:
                 entered = evidence.enter(database, merged(job for plan in plans for job in plan.jobs))

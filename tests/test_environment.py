@@ -139,7 +139,8 @@ def test_when_a_target_is_made_in_a_fresh_clone_then_only_what_it_needs_is_insta
         assert re.findall(r"bootstrap\.py (\w+)", make("--dry-run", *target.split(), folder=clone).stdout) == sets
 
 
-HOSTILE = ["$$(touch pwned)", "$(shell touch pwned)", "`touch pwned`", '"; touch pwned; "', "a b'c", "é\u202e*?$HOME"]
+HOSTILE = ["$$(touch pwned)", "$(shell touch pwned)", "`touch pwned`", '"; touch pwned; "', "a b'c ",
+           "é\u202e*?$HOME", "a\ntouch pwned\n", "';touch pwned;'", "$(eval X := $(shell touch pwned))", "\\"]
 
 
 @pytest.mark.parametrize("value", HOSTILE)
@@ -149,10 +150,17 @@ HOSTILE = ["$$(touch pwned)", "$(shell touch pwned)", "`touch pwned`", '"; touch
     ("verify", "RUN", "verify")])
 def test_when_a_variable_holds_what_a_shell_would_run_then_it_is_an_argument(installed, target, name, option, value):
     (installed / "python").unlink()
-    (installed / "python").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')       # prints its arguments, one a line
+    (installed / "python").write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')       # prints its arguments
     (installed / "python").chmod(0o755)
-    found = make("-s", target, f"{name}={value}", folder=installed).stdout.splitlines()
+    found = make("-s", target, f"{name}={value}", folder=installed).stdout.split("\0")
     assert found[found.index(option) + 1] == value and not (installed / "pwned").exists()
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_when_python_or_slow_holds_what_a_shell_would_run_then_it_is_a_name_or_a_yes(installed, value):
+    assert '-m pytest -m ""' in make("-n", "test", f"SLOW={value}", folder=installed).stdout
+    assert f"No PYTHON={value} that is Python 3.11" in make("lock", f"PYTHON={value}", folder=installed).stderr
+    assert not (installed / "pwned").exists()
 
 
 # Set-up
@@ -193,6 +201,8 @@ def test_when_a_set_is_misspelt_or_installing_fails_then_there_is_no_stamp_and_t
     assert "failed" in capsys.readouterr().out and not (clone / ".venv" / ".installed").exists()
     monkeypatch.setattr(sys, "executable", shutil.which("false"))               # no new environment can be made
     assert bootstrap.main(clone) == 1 and "-m venv" in capsys.readouterr().out and not (clone / ".venv").exists()
+    (clone / ".venv").touch()                                                   # a file, which no folder replaces
+    assert bootstrap.main(clone) == 1 and ".venv" in capsys.readouterr().out
 
 
 def test_when_makes_start_at_once_then_one_installs_all_that_a_set_needs_and_a_killed_one_leaves_no_stamp(clone, pip):

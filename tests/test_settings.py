@@ -80,7 +80,7 @@ def test_when_a_persons_own_text_is_used_then_mixture_domains_and_tokeniser_do_n
     ("model: {", "modle: {", ["unknown section 'modle'", "did you mean 'model'"]),
     ("rungs: 5", "", ["tiny.yaml: the section rungs is missing"]),
     ("model: {d_model: 16", "model: 3 #", ["model = 3", "ModelConfig"]),
-    ("rungs: 5", "rungs: 0", ["rungs = 0", "greater than 0"]),
+    ("rungs: 5", "rungs: 0", ["rungs = 0", "greater than or equal to 1"]),
     ("heads: 2,", "heads: 2, heads: 4,", ["'heads' stands twice"]),
     ("docs: 0.75", "docs: -1", ["mixture: docs = -1", "greater than 0"]),
     ("precision: fp32", "precision: fp16", ["precision = 'fp16'", "bf16 or fp32"]),
@@ -91,9 +91,42 @@ def test_when_a_persons_own_text_is_used_then_mixture_domains_and_tokeniser_do_n
     ("2000}", "2000, hub: math}", ["hub = 'math'", "list[str]"]),
     ("2000}", "2000, tokenizer: a/b}", ["hub = ()", "apart"]),
     ("{windows: [4, 6]}", "{profile: small}", ["notebooks: 01_window_sweep", "unknown parameter 'profile'"]),
+    ("docs: 0.75", "nowhere: 0.75", ["unknown domain of the mixture 'nowhere'"]),
+    ("{windows: [4, 6]}", "{seeds: []}", ["01_window_sweep: seeds = []", "one seed or more"]),
+    ("{windows: [4, 6]}", "{seeds: [1, 1]}", ["seeds = [1, 1]", "each once"]),
+    ("[4, 6]", str(list(range(500))), ["windows = [0, 1,", "at most 100 entries"]),
+    # What no memory and no patience holds
+    ("steps: 10", f"steps: {10 ** 30}", [f"train: steps = {10 ** 30}", "at most 1,000,000,000,000"]),
+    ("length: 16", f"length: {10 ** 9}", ["length = 1000000000", "at most 131,072"]),
+    ("layers: 2", f"layers: {10 ** 6}", ["model: layers = 1000000", "at most 512"]),
+    ("rungs: 5", "rungs: 3000", ["rungs = 3000", "less than or equal to 64"]),
+    ("steps: 10, batch: 2", f"steps: {10 ** 12}, batch: 4096", ["steps * batch * length = 65536000000000000 is"]),
+    # What YAML makes of it
+    ("lr: 2.0e-3", "lr: .inf", ["lr = inf", "finite"]),
+    ("lr: 2.0e-3", "lr: true", ["lr = True is a bool, but its type is float"]),
+    ("steps: 10", "steps: " + 5000 * "9", ["line 4: '9999", "cannot be read as int"]),
+    ("steps: 10", "steps: 0x" + 5000 * "f", ["steps = <int>", "at most"]),
+    ("steps: 10", "steps: !!timestamp x", ["line 4: 'x' cannot be read as timestamp"]),
+    ("steps: 10", "steps: !!python/name:os.system x", ["not YAML", "python/name"]),
+    ("description: for tests", "description: &a [x, *a]", ["line 1: an alias"]),
+    ("description: for tests", r'description: "\ud800"', [r"description = '\ud800'", "surrogates"]),
 ])
 def test_when_something_is_wrong_then_the_error_names_file_key_and_remedy(load, old, new, words):
     refused(lambda: load((old, new)).parameters("01_window_sweep"), "tiny.yaml", *words)
+
+
+@pytest.mark.parametrize("content, words", [
+    (b"", "a mapping of sections"), ("description: für".encode("latin-1"), "not YAML"), (b"\0", "not YAML"),
+    (b"[" * 3000, "not YAML"), (b"#" * 2 ** 17, "at most 65,536 bytes"), (None, "a link to nothing")])
+def test_when_the_file_is_no_profile_then_that_is_said_and_its_encoding_may_be_any_of_yaml(
+        load, tmp_path, content, words):
+    load()
+    path = tmp_path / "tiny.yaml"
+    path.write_bytes(GOOD.encode("utf-16"))
+    assert profiles.load("tiny").rungs == 5
+    path.unlink()
+    path.write_bytes(content) if content is not None else path.symlink_to("nowhere")
+    refused(lambda: profiles.load("tiny"), "tiny.yaml", words)
 
 
 def test_when_a_key_that_every_profile_must_say_is_missing_then_it_is_named(load):

@@ -1,17 +1,25 @@
 """The way from a plan to the page: what is executed when, what is fresh, and what a failure takes with it."""
 
+import importlib
 import io
+import itertools
+import signal
 import sqlite3
+import sys
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import nbformat
 import pytest
 from fake_jobs import FAKE, TINY, events, job, train
 
+import data_prep.build
 import suite.experiments
 import suite.report
 from lib import paths
@@ -162,6 +170,80 @@ def test_when_something_is_wrong_or_interrupted_then_one_line_and_the_status_say
     assert events() == []
     monkeypatch.setattr(suite, "up_to_date", Mock(side_effect=KeyboardInterrupt))
     assert house.run() == 130 and capsys.readouterr().err.startswith("interrupted: what is finished is kept")
+
+
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("NUMBA_NUM_THREADS", "0", "NUMBA_NUM_THREADS = '0' is not valid: a number from 1"),
+    ("OMP_NUM_THREADS", "abc", "OMP_NUM_THREADS = 'abc'"), ("SUITE_OUTPUTS", "/proc/x", "name a folder that can be"),
+    ("SUITE_OUTPUTS", "file", "file' is not valid (File exists)"), ("SUITE_OUTPUTS", "file/x", "(Not a directory)"),
+    ("SUITE_OUTPUTS", "dangling", "dangling' is not valid"), ("SUITE_OUTPUTS", "loop/x", "(Too many levels"),
+    ("SUITE_OUTPUTS", "x" * 300, "(File name too long)"),
+    ("SUITE_OUTPUTS", "~nouser/x", "there is no such user"), ("SUITE_OUTPUTS", "\udcff", "a text in UTF-8")])
+def test_when_the_surroundings_are_wrong_then_one_line_says_so_before_any_work(
+        house, monkeypatch, capsys, name, value, words):
+    house.notebook("01_a", job(1))
+    monkeypatch.chdir(house.root)
+    Path("file").touch()
+    for link, target in (("dangling", "nowhere"), ("loop", "loop")):
+        Path(link).symlink_to(target)
+    monkeypatch.setattr(data_prep.build, "existing", lambda config: None)
+    monkeypatch.setattr(data_prep.build, "corpus", Mock(side_effect=AssertionError))
+    monkeypatch.setenv(name, value if value[0] in "~/" or name != "SUITE_OUTPUTS" else str(house.root / value))
+    assert house.run() == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and words in said and said.count("\n") == 1
+
+
+def test_when_a_plan_is_wrong_or_would_not_end_then_that_is_said_before_a_corpus_is_built(house, monkeypatch, capsys):
+    house.notebook("01_a", job(1))
+    monkeypatch.setattr(data_prep.build, "existing", lambda config: None)
+    monkeypatch.setattr(data_prep.build, "corpus", Mock(side_effect=AssertionError))
+    monkeypatch.setattr(planning, "PLAN_SECONDS", 0.1)
+    endless = SimpleNamespace(alone=False, plan=lambda parameters, profile: swallowing(itertools.count()))
+    for plan, line, words in ((endless, ["report"], "01_a: the plan takes more than 0.1 s of computing"),
+                              (None, ["compare", "local", "-p", "windw=3"], "did you mean 'window'"),
+                              (None, ["compare", "local", "-p", "window=[[3"], "window = '[[3' is not valid")):
+        house.experiments["01_a"] = plan
+        assert house.run(*line) == 2 and words in capsys.readouterr().err
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+
+
+def swallowing(numbers):
+    """An endless plan that takes its own errors for ones of a pattern."""
+    for _ in numbers:
+        with suppress(Exception):
+            sum(range(1000))
+
+
+def test_when_a_library_warns_then_the_display_says_it_once_and_without_a_line_of_code(house, capsys):
+    house.notebook("01_a", job(1))
+    plan = house.experiments["01_a"].plan
+    house.experiments["01_a"].plan = lambda *given: [warnings.warn("a remark\nmore") for _ in "ab"] and plan(*given)
+    for command in ("plan", "report"):
+        assert house.run(command) == 0
+        said = capsys.readouterr().err
+        assert said.count("a remark") == 1 and "Warning" not in said and "more" not in said
+
+
+def test_when_the_output_is_full_or_closed_or_a_library_fails_then_no_traceback_is_shown(monkeypatch, capsys, tmp_path):
+    class Broken(io.StringIO):
+        def flush(self):
+            raise error
+    for error, status, words in ((OSError(28, "No space left"), 2, "error: output: No space left\n"),
+                                 (BrokenPipeError(), 1, "")):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", Broken())
+            with suppress(SystemExit):                         # typer's own answer to a closed pipe, also status 1
+                assert suite.main(["runs", "--help"]) == status
+        assert capsys.readouterr().err == words
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "particular.py").write_text("int('x')")
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    monkeypatch.setenv("NUMBA_THINGS", "x")
+    monkeypatch.setattr(suite, "up_to_date", lambda *given, **more: importlib.import_module("particular"))
+    assert suite.main(["report"]) == 2
+    assert "invalid literal for int() with base 10: 'x'): are its variables right? NUMBA_" in capsys.readouterr().err
+    assert suite.main(["runs", "show", "\udcff"]) == 2 and "a text in UTF-8" in capsys.readouterr().err
 
 
 # Where runs are trained

@@ -92,6 +92,9 @@ def main(root: Path = ROOT, name: str = "report") -> int:
         except subprocess.CalledProcessError as error:
             say(f"failed: {' '.join(map(str, error.cmd))} (exit {error.returncode}); run make again when it is mended")
             return 1
+        except OSError as error:
+            say(f"failed: {error}: can the folder be written, and is there room on the disk? Then run make again")
+            return 1
     return 0
 
 

@@ -1,5 +1,6 @@
 """Experiment 5: Christoffel words as offsets, against masks of equal pairs (its document; audit rows 22 to 24)."""
 
+import re
 from itertools import product
 
 from lib.config import DataConfig, Evaluation, PatternSpec
@@ -33,9 +34,9 @@ class Christoffel(base.Experiment):
 
 def split_word(word: str) -> tuple[int, int]:
     """m and k of `m/k`."""
-    m, _, k = word.partition("/")
-    require(m.isdigit() and k.isdigit(), "words", word, "m/k with whole numbers, for instance 31/256")
-    return int(m), int(k)
+    parts = re.fullmatch("([0-9]{1,5})/([0-9]{1,5})", word)
+    require(parts is not None, "words", word, "m/k with whole numbers of at most 5 digits, for instance 31/256")
+    return int(parts[1]), int(parts[2])
 
 
 def word_spec(word: str, window: int = 0) -> PatternSpec:

@@ -14,7 +14,7 @@ from lib.patterns import Pattern, build, names
 from lib.patterns.matching import match_edges
 from lib.patterns.rungs import fibonacci
 from suite.experiments.base import Job, Parameters
-from suite.settings.profiles import Profile
+from suite.settings.profiles import OFFLINE, Profile
 
 Described = tuple[PatternSpec, dict[str, Any]]      # a pattern, and the `Labels` that its jobs have
 
@@ -26,7 +26,6 @@ CONTROLS = {"local": "Local window", "random_offsets": "Random offsets", "random
             "strided": "Fixed stride"}
 TOLERANCE = 0.01            # of equal pairs, a fraction
 DRAW = 1000                 # from the seed of a draw to that of the next one of the same run
-OFFLINE = ("docs", "code", "stories", "math")       # domains of the offline corpus
 DENSE: Described = (PatternSpec.of("dense"), {"series": "Dense", "role": "baseline"})
 RAMP = "fibonacci/linear"                           # the model whose attended pairs most controls have
 ACCURACY = Evaluation.of("task", count=256, seed=0)
@@ -134,7 +133,8 @@ class Recipe:
 
     def perplexity(self, *lengths: int, **parameters: Any) -> tuple[Evaluation, ...]:
         """One evaluation a length (the training length without any), so that experiments share them."""
-        tokens = self.profile.evaluation_tokens
+        tokens, longest = self.profile.evaluation_tokens, max(lengths, default=self.length)
+        require(tokens >= longest, "evaluation_tokens", tokens, f"at least one evaluated window of {longest} tokens")
         return tuple(Evaluation.of("perplexity", lengths=(length,), tokens=tokens, **parameters)
                      for length in lengths or (self.length,))
 

@@ -11,6 +11,8 @@ from lib.patterns.power_law import PowerLaw
 from suite.experiments import base
 from suite.experiments.common import DENSE, Recipe
 
+MOST_LENGTH = 2 ** 14           # of a pattern whose drawn pairs are counted
+
 
 class PowerLawSigma(base.Experiment):
     name = "04_power_law_sigma"
@@ -43,6 +45,7 @@ def draws_for(sigma: float, budget: int, radius: int, length: int) -> int:
     nearest the budget's pairs."""
     wanted = float(np.minimum(budget, np.arange(length) + 1).sum())
     require(budget >= radius + 1, "budgets", budget, f"at least the window's {radius + 1} keys")
+    require(length <= MOST_LENGTH, "draws_sigmas", sigma, f"none beyond {MOST_LENGTH:,} tokens: all pairs are counted")
 
     def pairs(m: int) -> float:
         return PowerLaw(mode="draws", sigma=sigma, draws=m, window=radius).expected_pairs(length)

@@ -1,5 +1,6 @@
 """Experiment 1: bases, schedules and windows of the Fibonacci paper (Section 3), with controls of equal edges."""
 
+import re
 from itertools import product
 
 from lib.errors import require
@@ -15,7 +16,7 @@ class WindowSweep(base.Experiment):
         listed = list(product(parameters.models, parameters.windows))
         for entry in parameters.extra:
             model, _, window = entry.rpartition("/")
-            require(window.isdigit() and "/" in model, "extra", entry,
+            require(bool(re.fullmatch("[0-9]{1,5}", window)) and "/" in model, "extra", entry,
                     "base/schedule/window, for instance pow2/fixed/8")
             listed.append((model, int(window)))
         models = [("dense", DENSE), *((model, recipe.described(model, window)) for model, window in listed)]

@@ -1,6 +1,10 @@
 """What a profile trains, before anything runs: each notebook's runs, shared runs counted once, and their time."""
 
-from collections.abc import Sequence
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pandas as pd
@@ -8,6 +12,7 @@ import pandas as pd
 from lib import paths
 from lib.config import Evaluation, RunConfig
 from lib.data import Corpus
+from lib.errors import SuiteError
 from lib.text import duration
 from suite import experiments
 from suite.experiments.base import Job, Parameters, merged
@@ -19,6 +24,7 @@ from suite.settings.profiles import Profile
 from suite.settings.progress import text_table
 
 DOMAINS = 4                 # of held-out text, where there is no corpus yet that says how many
+PLAN_SECONDS = 30           # of computing, for the plan of one notebook; the longest of the suite's takes a few
 USABLE = 0.9                # of a GPU's memory: the rest is its driver's, and lost between blocks
 # The plan has a line a notebook and one for all of them. What is needed more than once counts where it is needed first.
 COLUMNS = {"runs": "sum",
@@ -87,9 +93,48 @@ class Outlook:
 def planned(profile: Profile, notebook: str) -> Planned:
     """The notebook at the profile's parameters; longest runs first, equal ones in the experiment's order."""
     parameters, own = profile.parameters(notebook), experiments.experiment(notebook)
-    jobs = sorted(own.plan(parameters, profile), reverse=True,
-                  key=lambda job: job.run.train.tokens * job.run.model.matrix_weights)
+    with at_most(PLAN_SECONDS, f"{profile.name}.yaml, notebooks: {notebook}"):
+        jobs = sorted(own.plan(parameters, profile), reverse=True,
+                      key=lambda job: job.run.train.tokens * job.run.model.matrix_weights)
     return Planned(notebook, parameters, tuple(jobs), own.alone)
+
+
+def plans_of(profile: Profile, notebooks: Iterable[str], fail: Callable[[str, str], None]) -> list[Planned]:
+    """The plans of these notebooks; `SuiteError` for wrong parameters. An error of an experiment's own code is given to
+    `fail` with the notebook's name, and the others go on."""
+    plans = []
+    for name in notebooks:
+        try:
+            plans.append(planned(profile, name))
+        except SuiteError:
+            raise
+        except Exception:
+            fail(name, traceback.format_exc())
+    return plans
+
+
+class Expired(BaseException):
+    """The time is over; no handler of a pattern's own errors may catch it."""
+
+
+@contextmanager
+def at_most(seconds: float, what: str) -> Iterator[None]:
+    """A `SuiteError` ends what takes more than `seconds` of this process's computing, however busy the machine is."""
+    def stop(*_: object) -> None:
+        raise Expired
+    if threading.current_thread() is not threading.main_thread():     # only that one hears a signal
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    except Expired:
+        raise SuiteError(f"{what}: the plan takes more than {seconds:g} s of computing: shorten its lists, or the "
+                         "lengths and windows of its patterns") from None
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def default_gpu(plans: Sequence[Planned]) -> str | None:

@@ -35,8 +35,7 @@ def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpu
     """Train `name` with the parameters `given` and its rivals at the profile's scale; the ranked table as text.
     Every rival but dense attends as many pairs as the pattern at the training length, within 1 %; the text says which
     rivals cannot, and why."""
-    values = {parameter: value_of(text) for parameter, text in given.items()}
-    candidate = build(name, layers=profile.model.layers, heads=profile.model.heads, **values)
+    candidate = candidate_of(name, given, profile)
     parameters = Parameters(profile=profile.name, corpus=profile.corpus.folder, seeds=(SEED,), tokens=0)
     recipe, database = Recipe(parameters, profile), Database(profile.name, corpus)
     patterns, left_out = rivals(candidate, profile, champions(profile, database))
@@ -46,11 +45,17 @@ def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpu
     return "\n".join([table(entries, database, profile.train.length), *left_out])
 
 
+def candidate_of(name: str, given: Mapping[str, str], profile: Profile) -> Pattern:
+    """The pattern `name` with the parameters `given` at the profile's depth; `SuiteError` if they are wrong."""
+    values = {parameter: value_of(text) for parameter, text in given.items()}
+    return build(name, layers=profile.model.layers, heads=profile.model.heads, **values)
+
+
 def value_of(text: str) -> Any:
     """A parameter from the command line: a Python literal, or text."""
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
 
 

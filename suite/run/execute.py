@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from lib import paths
+from suite.settings.entrance import INLINE
 from suite.settings.parameters import KERNEL, checked, declared_in
 
 START_SECONDS = 120                    # for a kernel to answer, on a busy machine
@@ -46,7 +47,7 @@ class NotebookProcess:
         # The suite can be imported, and figures are inline wherever the user's own setting would send them; no remarks
         # of a debugger. Torch's idle threads sleep: notebook 7 measures what has threads of its own.
         path = os.pathsep.join(filter(None, (str(paths.ROOT), os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, "PYTHONPATH": path, "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        environment = {**os.environ, "PYTHONPATH": path, "MPLBACKEND": INLINE,
                        "PYDEVD_DISABLE_FILE_VALIDATION": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         command = [sys.executable, "-m", "suite", "execute", notebook, output, "--parameters", values]
         self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self.said, stderr=self.said, text=True,

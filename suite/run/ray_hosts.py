@@ -58,7 +58,7 @@ class Ray(Hosts):
 
     def __init__(self, cpus: int | None = None, gpus: float | None = None) -> None:
         """cpus, gpus: of each run; None: 1 GPU where the cluster has any, and 1 CPU. Raises `SuiteError` at once if Ray
-        is not installed or a number makes no sense."""
+        is not installed, no cluster answers at RAY_ADDRESS or a number makes no sense."""
         if importlib.util.find_spec("ray") is None:
             raise SuiteError("the engine ray needs Ray, which is not installed here; `make report ENGINE=ray` and "
                              "`python3 tools/bootstrap.py ray` install it")
@@ -67,6 +67,7 @@ class Ray(Hosts):
                 "0, a part of one GPU (0.5: two runs share it) or a whole number")
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
+        reach(os.environ.get("RAY_ADDRESS", ""))
         self.cpus, self.gpus = cpus or 1, gpus
         self.transfers = threading.Lock()              # one checkpoint at a time: there is one network here
         self.looked, self.room, self.mine, self.sent = 0.0, 0, False, None
@@ -316,10 +317,6 @@ def connect(log: Path) -> None:
     """Join the cluster; what Ray has to say goes to the file `log`, since its bursts would tear the display."""
     import ray
     import ray._private.worker as internals
-    address = os.environ.get("RAY_ADDRESS", "")
-    if address.startswith("ray://"):
-        raise SuiteError(f"RAY_ADDRESS = {address!r} is not valid: start the suite on a machine of the cluster (its "
-                         "first one, for instance), with RAY_ADDRESS=auto")
     log.parent.mkdir(parents=True, exist_ok=True)
 
     def keep(data: dict[str, Any], *_: Any, **__: Any) -> None:
@@ -330,15 +327,32 @@ def connect(log: Path) -> None:
         internals.print_to_stdstream = keep
     others = [f"/{path.name}" for path in paths.ROOT.iterdir() if path.name not in CODE]
     try:
-        if ":" in address:                             # Ray itself would try for minutes, and print its attempts
-            host, _, port = address.rpartition(":")
-            socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
         ray.init(log_to_driver=False, logging_level=logging.ERROR,
                  runtime_env={"working_dir": str(paths.ROOT), "excludes": [*others, "__pycache__"]})
     except Exception as error:                         # Ray raises whatever occurs to it, plain `Exception` among them
-        what = f"no Ray cluster answers at RAY_ADDRESS = {address!r}" if address else "Ray does not start here"
-        raise SuiteError(f"{what} ({first_line(error)}): start one with `ray start --head` and name its address, or "
-                         "unset RAY_ADDRESS to use this machine alone") from error
+        raise no_cluster(os.environ.get("RAY_ADDRESS", ""), error) from error
+
+
+def reach(address: str) -> None:
+    """Raise a `SuiteError` unless a cluster answers at this RAY_ADDRESS (empty: none is named); it is not joined yet.
+    Ray itself would try for minutes, and print its attempts."""
+    if address.startswith("ray://"):
+        raise SuiteError(f"RAY_ADDRESS = {address!r} is not valid: start the suite on a machine of the cluster (its "
+                         "first one, for instance), with RAY_ADDRESS=auto")
+    if address in ("", "local"):
+        return
+    from ray._private.services import canonicalize_bootstrap_address
+    try:
+        host, _, port = canonicalize_bootstrap_address(address).rpartition(":")
+        socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
+    except Exception as error:
+        raise no_cluster(address, error) from None
+
+
+def no_cluster(address: str, error: Exception) -> SuiteError:
+    what = f"no Ray cluster answers at RAY_ADDRESS = {address!r}" if address else "Ray does not start here"
+    return SuiteError(f"{what} ({first_line(error)}): start one with `ray start --head` and name its address, or unset "
+                      "RAY_ADDRESS to use this machine alone")
 
 
 

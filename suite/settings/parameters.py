@@ -14,20 +14,44 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import (BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, create_model,
+                      field_validator)
 
 from lib import paths
-from lib.errors import SuiteError, one_of
+from lib.errors import SuiteError, one_of, shown
 
 SCALARS = {"int": int, "float": float, "str": str, "bool": bool}
 WANTED = {"int_type": "int", "float_type": "float", "string_type": "str", "bool_type": "bool"}   # by pydantic's error
 NUMBER = re.compile(r"([-+]?\d+(?:\.\d*)?)(?:e([-+]?\d+))?", re.IGNORECASE)
 KERNEL, TAG = "python3", "parameters"
+# The most that a number may be, by a part of its name: far beyond any use, yet a plan of it ends. `MOST` is for tokens
+# and whatever has no such name, `LONGEST` for the entries of a list.
+LIMITS = {"length": 2 ** 17, "window": 2 ** 17, "radius": 2 ** 17, "budget": 2 ** 14, "distance": 2 ** 17,
+          "layers": 512, "depths": 512, "heads": 512, "width": 2 ** 16, "d_model": 2 ** 16, "head_dim": 2 ** 12,
+          "hidden": 2 ** 18, "vocab": 2 ** 20, "batch": 2 ** 16, "workers": 1024, "factors": 1024, "seed": 2 ** 31}
+MOST, LONGEST = 10 ** 12, 100
 
 
 class Strict(BaseModel):
     """A model without unknown names, conversions, NaN and infinity. Defaults are held to their types too."""
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @field_validator("*")
+    @classmethod
+    def bounded(cls, value: Any, info: ValidationInfo) -> Any:
+        """The value, if it is text that can be written, and not beyond `LIMITS`; seeds are there, and differ."""
+        values = value if isinstance(value, tuple) else (value,)
+        most = min((limit for part, limit in LIMITS.items() if part in info.field_name), default=MOST)
+        for entry in values:
+            if isinstance(entry, str):
+                entry.encode()                              # half a surrogate pair is a ValueError
+            elif isinstance(entry, int | float) and abs(entry) > most:
+                raise ValueError(f"it should be at most {most:,}")
+        if len(values) > LONGEST:
+            raise ValueError(f"it should have at most {LONGEST:,} entries")
+        if info.field_name.endswith("seeds") and not 0 < len(values) == len(set(values)):
+            raise ValueError("it should have one seed or more, each once")
+        return value
 
 
 class Undeclared(SuiteError, AttributeError):
@@ -81,7 +105,7 @@ def checked(model: type[Model], values: Mapping[str, Any], where: str, kind: str
             one_of(name, known.model_fields, "key" if sections else kind)
         if first["type"] == "missing":
             raise SuiteError(f"the {'key' if sections else kind} {name} is missing")
-        raise SuiteError(f"{name} = {first['input']!r} {complaint(first)}")
+        raise SuiteError(f"{name} = {shown(first['input'])} {complaint(first)}")
 
 
 def complaint(error: Mapping[str, Any]) -> str:
@@ -102,10 +126,10 @@ def as_tuple(declared: str, value: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
         try:
             value = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
             raise ValueError(f"{declared}, for instance '[1, 2]'") from None
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{declared}; one value is written [{value!r}]")
+        raise ValueError(f"{declared}; one value is written [{shown(value)}]")
     return tuple(value)
 
 

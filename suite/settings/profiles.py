@@ -4,19 +4,26 @@ import dataclasses
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import PositiveFloat, PositiveInt, create_model
+from pydantic import Field, PositiveFloat, PositiveInt, create_model
 
 from data_prep.config import CorpusConfig
 from lib import paths
 from lib.config import Items, ModelConfig, TrainConfig, freeze
 from lib.data import Corpus
-from lib.errors import SuiteError, one_of, require
+from lib.errors import SuiteError, one_of, require, shown
+from suite.settings.entrance import require_outputs
 from suite.settings.machine import has_bf16, side_by_side
 from suite.settings.parameters import (Parameters, Strict, checked, located, notebook_names, parameters_of,
                                        require_known, type_of)
+
+MOST_BYTES = 2 ** 16                                    # of a profile's file; the longest of the suite's has 5,000
+OFFLINE = ("docs", "code", "stories", "math")           # domains of the offline corpus
+MOST_RUNGS = 64                                         # the 64th Fibonacci number has 14 digits
+MOST_TOKENS = 10 ** 15                                  # of a run
+MOST_PLACES = 2 ** 22                                   # layers * length: 32 layers of 131,072 tokens
 
 
 def section(cls: type, required: str, without: str) -> type[Strict]:
@@ -37,7 +44,7 @@ class ProfileFile(Strict):
     model: MODEL
     train: TRAIN
     mixture: dict[str, PositiveFloat] = {}
-    rungs: PositiveInt
+    rungs: Annotated[int, Field(ge=1, le=MOST_RUNGS)]
     evaluation_tokens: PositiveInt
     workers: PositiveInt | None = None
     notebooks: dict[str, dict[str, Any]] = {}
@@ -66,7 +73,23 @@ class Profile:
 
 
 class StrictLoader(yaml.SafeLoader):
-    """YAML in which a key that stands twice is an error; plain YAML drops the first silently."""
+    """YAML in which a key that stands twice is an error; plain YAML drops the first silently. No aliases either: nine
+    lines of them can stand for a billion values."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            line = self.peek_event().start_mark.line + 1
+            raise SuiteError(f"line {line}: an alias (*name) is not read here: write the value again")
+        return super().compose_node(parent, index)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (KeyError, IndexError, AttributeError, ValueError) as error:
+            if isinstance(error, SuiteError):
+                raise
+            kind = node.tag.rpartition(":")[2]
+            raise SuiteError(f"line {node.start_mark.line + 1}: {shown(node.value)} cannot be read as {kind}") from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -81,10 +104,16 @@ def sections_of(name: str) -> dict[str, Any]:
     path = paths.PROFILES / f"{name}.yaml"
     one_of(name, [path.stem for path in paths.PROFILES.glob("*.yaml")], "profile")
     with located(path.name):
+        require(path.is_file(), "the profile", str(path), "a file; it is a folder, a device or a link to nothing")
         try:
-            sections = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
-        except yaml.YAMLError as error:
-            raise SuiteError(f"not YAML: {error}") from None
+            with open(path, "rb") as file:
+                text = file.read(MOST_BYTES + 1)
+            require(len(text) <= MOST_BYTES, "size", len(text), f"at most {MOST_BYTES:,} bytes")
+            sections = yaml.load(text, Loader=StrictLoader)
+        except OSError as error:
+            raise SuiteError(f"cannot be read: {error.strerror}") from None
+        except (yaml.YAMLError, RecursionError) as error:
+            raise SuiteError(f"not YAML: {' '.join(str(error).split())}") from None
         require(isinstance(sections, dict), "the file", type(sections).__name__, "a mapping of sections")
         return {str(key): value for key, value in sections.items()}
 
@@ -102,17 +131,21 @@ def load(name: str, corpus: str = "") -> Profile:
     if train["precision"] == "auto":
         train["precision"] = "bf16" if has_bf16() else "fp32"
     with located(f"{name}.yaml"):
-        for domain in values["mixture"] if text.get("hub") else ():
-            one_of(domain, text["hub"], "domain of the mixture")
+        for domain in values["mixture"]:
+            one_of(domain, text.get("hub") or OFFLINE, "domain of the mixture")
         require_known(values["notebooks"], notebook_names(), "notebooks", "notebook")
         values |= {"corpus": CorpusConfig(**text), "model": ModelConfig(vocab=text["vocab"], **dict(values["model"])),
                    "train": TrainConfig(**train), "workers": values["workers"] or side_by_side(),
                    "mixture": freeze(values["mixture"])}
+        recipe, places = values["train"], values["model"].layers * values["train"].length
+        require(recipe.tokens <= MOST_TOKENS, "steps * batch * length", recipe.tokens, f"at most {MOST_TOKENS:,}")
+        require(places <= MOST_PLACES, "layers * length", places, f"at most {MOST_PLACES:,}")
         return Profile(name, **values)
 
 
 def opened(name: str, folder: str = "") -> tuple[Profile, Corpus]:
-    """Profile and corpus; the corpus is built if it is not there."""
+    """Profile and corpus; the corpus is built if it is not there. `SuiteError` if outputs cannot be written."""
     from data_prep.build import corpus
     profile = load(name, folder)
+    require_outputs()
     return profile, corpus(profile.corpus, lambda line: print(f"corpus: {line}", file=sys.stderr, flush=True))
