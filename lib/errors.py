@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Iterable
 
-LONGEST = 200               # characters of a value in a message
 
 class SuiteError(ValueError):
     """Wrong input. Command lines print its message alone, without a traceback, and exit with 2."""
@@ -16,16 +15,7 @@ class SuiteError(ValueError):
 def require(ok: bool, parameter: str, value: object, allowed: str) -> None:
     """Raise a `SuiteError` that names `parameter`, its `value` and what is `allowed`, unless `ok`."""
     if not ok:
-        raise SuiteError(f"{parameter} = {shown(value)} is not valid: {allowed}")
-
-
-def shown(value: object) -> str:
-    """`value` as messages have it: its beginning, where it is long."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):                    # more digits, or deeper nesting, than Python writes
-        text = f"<{type(value).__name__}>"
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+        raise SuiteError(f"{parameter} = {value!r:.200} is not valid: {allowed}")
 
 
 def one_of(value: str, names: Iterable[str], kind: str) -> str:
@@ -34,4 +24,4 @@ def one_of(value: str, names: Iterable[str], kind: str) -> str:
     if value in names:
         return value
     hint = "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(str(value), names, n=1))
-    raise SuiteError(f"unknown {kind} {shown(value)}{hint} (known: {', '.join(names)})")
+    raise SuiteError(f"unknown {kind} {value!r:.200}{hint} (known: {', '.join(names)})")

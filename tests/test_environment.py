@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -201,8 +202,8 @@ def test_when_a_set_is_misspelt_or_installing_fails_then_there_is_no_stamp_and_t
     assert "failed" in capsys.readouterr().out and not (clone / ".venv" / ".installed").exists()
     monkeypatch.setattr(sys, "executable", shutil.which("false"))               # no new environment can be made
     assert bootstrap.main(clone) == 1 and "-m venv" in capsys.readouterr().out and not (clone / ".venv").exists()
-    (clone / ".venv").touch()                                                   # a file, which no folder replaces
-    assert bootstrap.main(clone) == 1 and ".venv" in capsys.readouterr().out
+    monkeypatch.setattr(bootstrap.subprocess, "run", Mock(side_effect=OSError(28, "No space left on device")))
+    assert bootstrap.main(clone) == 1 and "No space left on device: can the folder" in capsys.readouterr().out
 
 
 def test_when_makes_start_at_once_then_one_installs_all_that_a_set_needs_and_a_killed_one_leaves_no_stamp(clone, pip):

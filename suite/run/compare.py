@@ -54,7 +54,9 @@ def candidate_of(name: str, given: Mapping[str, str], profile: Profile) -> Patte
 def value_of(text: str) -> Any:
     """A parameter from the command line: a Python literal, or text."""
     try:
-        return ast.literal_eval(text)
+        value = ast.literal_eval(text)
+        str(value)                                  # Python writes no number of thousands of digits
+        return value
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
 

@@ -18,7 +18,7 @@ from pydantic import (BaseModel, BeforeValidator, ConfigDict, Field, ValidationE
                       field_validator)
 
 from lib import paths
-from lib.errors import SuiteError, one_of, shown
+from lib.errors import SuiteError, one_of
 
 SCALARS = {"int": int, "float": float, "str": str, "bool": bool}
 WANTED = {"int_type": "int", "float_type": "float", "string_type": "str", "bool_type": "bool"}   # by pydantic's error
@@ -105,7 +105,7 @@ def checked(model: type[Model], values: Mapping[str, Any], where: str, kind: str
             one_of(name, known.model_fields, "key" if sections else kind)
         if first["type"] == "missing":
             raise SuiteError(f"the {'key' if sections else kind} {name} is missing")
-        raise SuiteError(f"{name} = {shown(first['input'])} {complaint(first)}")
+        raise SuiteError(f"{name} = {first['input']!r:.200} {complaint(first)}")
 
 
 def complaint(error: Mapping[str, Any]) -> str:
@@ -129,7 +129,7 @@ def as_tuple(declared: str, value: Any) -> tuple[Any, ...]:
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             raise ValueError(f"{declared}, for instance '[1, 2]'") from None
     if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{declared}; one value is written [{shown(value)}]")
+        raise ValueError(f"{declared}; one value is written [{value!r:.200}]")
     return tuple(value)
 
 

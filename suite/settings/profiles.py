@@ -13,7 +13,7 @@ from data_prep.config import CorpusConfig
 from lib import paths
 from lib.config import Items, ModelConfig, TrainConfig, freeze
 from lib.data import Corpus
-from lib.errors import SuiteError, one_of, require, shown
+from lib.errors import SuiteError, one_of, require
 from suite.settings.entrance import require_outputs
 from suite.settings.machine import has_bf16, side_by_side
 from suite.settings.parameters import (Parameters, Strict, checked, located, notebook_names, parameters_of,
@@ -84,12 +84,15 @@ class StrictLoader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
+            if isinstance(value, int):
+                str(value)                          # Python writes no number of thousands of digits
+            return value
         except (KeyError, IndexError, AttributeError, ValueError) as error:
             if isinstance(error, SuiteError):
                 raise
             kind = node.tag.rpartition(":")[2]
-            raise SuiteError(f"line {node.start_mark.line + 1}: {shown(node.value)} cannot be read as {kind}") from None
+            raise SuiteError(f"line {node.start_mark.line + 1}: {node.value!r:.200} cannot be read as {kind}") from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
