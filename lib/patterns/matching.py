@@ -23,6 +23,8 @@ def match_edges(pattern: str | Pattern, like: Pattern, length: int, tolerance: f
     if isinstance(pattern, str):
         pattern = build(pattern, layers=like.layers, heads=like.heads, causal=like.causal, **parameters)
     require(0 <= tolerance < 1, "tolerance", tolerance, "a fraction from 0 to 1")
+    for knob in pattern.knobs(length):
+        require(len(knob.values) > 0, knob.parameter, getattr(pattern, knob.parameter), f"less than length = {length}")
     goal = like.pairs(length)
     for n in range(len(pattern.knobs(length)) - 1):         # anew, as values may depend on the knob before
         knob = pattern.knobs(length)[n]

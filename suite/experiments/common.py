@@ -111,6 +111,7 @@ class Recipe:
     def scaled(self, model: str, window: int, rungs: int = 0) -> PatternSpec:
         """`base/schedule`, for instance `fibonacci/linear`, with a window W. rungs: 0 for the profile's number."""
         base, schedule = split_model(model)
+        require(window < self.length, "window", window, f"less than length = {self.length}")
         own: dict[str, Any] = {"window": window, "base": base}
         if base != "pow2":                                   # powers of two go on to T - 1, at any T
             own["rungs"] = rungs or self.profile.rungs
