@@ -175,7 +175,7 @@ def test_when_something_is_wrong_or_interrupted_then_one_line_and_the_status_say
 @pytest.mark.parametrize(("name", "value", "words"), [
     ("NUMBA_NUM_THREADS", "0", "NUMBA_NUM_THREADS = '0' is not valid: a number from 1"),
     ("OMP_NUM_THREADS", "abc", "OMP_NUM_THREADS = 'abc'"), ("SUITE_OUTPUTS", "/proc/x", "name a folder that can be"),
-    ("SUITE_OUTPUTS", "file", "file' is not valid (File exists)"), ("SUITE_OUTPUTS", "file/x", "(Not a directory)"),
+    ("SUITE_OUTPUTS", "file", "file' is not valid (Not a directory)"), ("SUITE_OUTPUTS", "file/x", "(Not a directory)"),
     ("SUITE_OUTPUTS", "dangling", "dangling' is not valid"), ("SUITE_OUTPUTS", "loop/x", "(Too many levels"),
     ("SUITE_OUTPUTS", "x" * 300, "(File name too long)"),
     ("SUITE_OUTPUTS", "~nouser/x", "there is no such user"), ("SUITE_OUTPUTS", "\udcff", "a text in UTF-8")])
