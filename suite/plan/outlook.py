@@ -12,7 +12,7 @@ import pandas as pd
 from lib import paths
 from lib.config import Evaluation, RunConfig
 from lib.data import Corpus
-from lib.errors import SuiteError
+from lib.errors import SuiteError, require
 from lib.text import duration
 from suite import experiments
 from suite.experiments.base import Job, Parameters, merged
@@ -25,6 +25,7 @@ from suite.settings.progress import text_table
 
 DOMAINS = 4                 # of held-out text, where there is no corpus yet that says how many
 PLAN_SECONDS = 30           # of computing, for the plan of one notebook; the longest of the suite's takes a few
+MOST_RUNS = 3000            # of one notebook; paper has some hundred
 USABLE = 0.9                # of a GPU's memory: the rest is its driver's, and lost between blocks
 # The plan has a line a notebook and one for all of them. What is needed more than once counts where it is needed first.
 COLUMNS = {"runs": "sum",
@@ -93,9 +94,11 @@ class Outlook:
 def planned(profile: Profile, notebook: str) -> Planned:
     """The notebook at the profile's parameters; longest runs first, equal ones in the experiment's order."""
     parameters, own = profile.parameters(notebook), experiments.experiment(notebook)
-    with at_most(PLAN_SECONDS, f"{profile.name}.yaml, notebooks: {notebook}"):
+    where = f"{profile.name}.yaml, notebooks: {notebook}"
+    with at_most(PLAN_SECONDS, where):
         jobs = sorted(own.plan(parameters, profile), reverse=True,
                       key=lambda job: job.run.train.tokens * job.run.model.matrix_weights)
+    require(len(jobs) <= MOST_RUNS, f"{where}: number of runs", len(jobs), f"at most {MOST_RUNS:,}: shorten its lists")
     return Planned(notebook, parameters, tuple(jobs), own.alone)
 
 

@@ -28,7 +28,7 @@ KERNEL, TAG = "python3", "parameters"
 # and whatever has no such name, `LONGEST` for the entries of a list.
 LIMITS = {"length": 2 ** 17, "window": 2 ** 17, "radius": 2 ** 17, "budget": 2 ** 14, "distance": 2 ** 17,
           "layers": 512, "depths": 512, "heads": 512, "width": 2 ** 16, "d_model": 2 ** 16, "head_dim": 2 ** 12,
-          "hidden": 2 ** 18, "vocab": 2 ** 20, "batch": 2 ** 16, "workers": 1024, "factors": 1024, "seed": 2 ** 31}
+          "hidden": 2 ** 18, "vocab": 2 ** 20, "batch": 2 ** 12, "workers": 1024, "factors": 1024, "seed": 2 ** 31}
 MOST, LONGEST = 10 ** 12, 100
 
 
