@@ -18,7 +18,7 @@ from lib import paths
 from lib.errors import SuiteError, require
 
 FOLDERS = ("HF_HOME", "MPLCONFIGDIR", "NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-LIBRARIES = ("CUDA", "HF_", "KMP_", "MKL_", "MPL", "NUMBA_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH")
+LIBRARIES = ("CUDA", "HF_", "KMP_", "MKL_", "MPLCONF", "NUMBA_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH")
 INLINE = "module://matplotlib_inline.backend_inline"
 COUNTS = re.compile("[1-9][0-9]{0,2}(,[1-9][0-9]{0,2})*")   # of threads; OpenMP takes one for each level
 
