@@ -16,6 +16,7 @@ class Christoffel(base.Experiment):
         recipe = Recipe(parameters, profile, parameters.layers, parameters.width, parameters.length, parameters.domains)
         measures = (*recipe.perplexity(), Evaluation.of("gradient_flow", far=recipe.length // 4),
                     Evaluation.of("attention_memory"))
+        require(len(parameters.words) > 0, "words", parameters.words, "one word or more")
         jobs, models = recipe.jobs([DENSE], *measures), []
         for window in parameters.windows:
             models += [described(word, window) for word in parameters.words]

@@ -21,7 +21,7 @@ class Extrapolation(base.Experiment):
         controls = recipe.controls(recipe.scaled(RAMP, W), W)
         jobs += recipe.named(zip(parameters.controls, controls, strict=True), *plain)
         for name in parameters.positions:
-            model = DENSE[0], DENSE[1] | {"series": POSITIONS[name]}
+            model = DENSE[0], DENSE[1] | {"series": POSITIONS[one_of(name, POSITIONS, "position")]}
             jobs += Recipe(parameters, profile, position=name).named([(name, model)], *plain)
         return list(dict.fromkeys(jobs))
 

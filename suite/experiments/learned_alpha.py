@@ -1,7 +1,7 @@
 """Experiment 2: does a learned alpha move, and does moving it help? (Fibonacci paper, Sections 3 and 4.)"""
 
 from lib.config import DataConfig, Evaluation, PatternSpec
-from lib.errors import require
+from lib.errors import one_of, require
 from suite.experiments import base
 from suite.experiments.common import DENSE, RAMP, Recipe, TinyModel, model_labels, rungs_within
 from suite.settings.parameters import Parameters
@@ -18,7 +18,7 @@ class LearnedAlpha(base.Experiment):
         measure, of_alpha = recipe.perplexity(), [Evaluation.of("alphas")]
         if parameters.landscape:
             of_alpha.append(Evaluation.of("alpha_landscape", tokens=parameters.landscape))
-        learned = [recipe.described(STARTS[start], W, theta_lr=theta_lr)
+        learned = [recipe.described(STARTS[one_of(start, STARTS, "start")], W, theta_lr=theta_lr)
                    for theta_lr in parameters.theta_lr for start in parameters.starts]
         others = [*(recipe.described(model, W) for model in parameters.fixed),
                   *recipe.controls(recipe.scaled(RAMP, W), W)]

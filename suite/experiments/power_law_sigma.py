@@ -12,6 +12,7 @@ from suite.experiments import base
 from suite.experiments.common import DENSE, Recipe
 
 MOST_LENGTH = 2 ** 14           # of a pattern whose drawn pairs are counted
+MOST_DRAWS = 2 ** 16            # of a query
 
 
 class PowerLawSigma(base.Experiment):
@@ -21,6 +22,7 @@ class PowerLawSigma(base.Experiment):
         recipe, radius = Recipe(parameters, profile, parameters.layers, domains=parameters.domains), parameters.radius
         far = parameters.far or recipe.length // 4
         measures = (*recipe.perplexity(), Evaluation.of("gradient_flow", far=far), Evaluation.of("attention_memory"))
+        require(len(parameters.sigmas) > 0, "sigmas", parameters.sigmas, "one exponent or more")
         models = []
         for budget in parameters.budgets:
             labels = {"role": "model", "budget": budget}
@@ -51,6 +53,7 @@ def draws_for(sigma: float, budget: int, radius: int, length: int) -> int:
         return PowerLaw(mode="draws", sigma=sigma, draws=m, window=radius).expected_pairs(length)
     most = 1
     while pairs(most) < wanted:
+        require(most < MOST_DRAWS, "draws_sigmas", sigma, f"one that reaches budget = {budget} in {MOST_DRAWS:,} draws")
         most *= 2
     first = max(1, bisect_left(range(most), wanted, lo=most // 2, key=pairs))       # the first m with as many
     return min((first - 1, first), key=lambda m: abs(pairs(m) - wanted))

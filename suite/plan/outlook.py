@@ -24,7 +24,7 @@ from suite.settings.profiles import Profile
 from suite.settings.progress import text_table
 
 DOMAINS = 4                 # of held-out text, where there is no corpus yet that says how many
-PLAN_SECONDS = 30           # of computing, for the plan of one notebook; the longest of the suite's takes a few
+PLAN_SECONDS = 600          # of computing, for the plan of one notebook; the longest of the suite's takes a minute
 MOST_RUNS = 3000            # of one notebook; paper has some hundred
 USABLE = 0.9                # of a GPU's memory: the rest is its driver's, and lost between blocks
 # The plan has a line a notebook and one for all of them. What is needed more than once counts where it is needed first.
