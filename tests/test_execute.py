@@ -153,7 +153,7 @@ def test_when_executions_run_side_by_side_then_each_ends_as_it_must(tmp_path, mo
     monkeypatch.setenv("MPLBACKEND", "module://on_another_machine")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
     good = ("import json, sys, matplotlib.pyplot as plt\nfrom lib import paths\nplt.close(plt.figure())\n"
-            "print(json.dumps([tokens, rate, names, sys.executable, str(paths.ROOT)]))")
+            f"print(json.dumps([tokens, rate, names, sys.executable == {sys.executable!r}, str(paths.ROOT)]))")
     wrong = "from lib.errors import SuiteError\nraise SuiteError('lr = 3 is not valid')"
     dying = "import os\nprint('alive', flush=True)\nos.kill(os.getpid(), 9)"
     out.mkdir()
@@ -165,7 +165,7 @@ def test_when_executions_run_side_by_side_then_each_ends_as_it_must(tmp_path, mo
     done, died, failed = (process.wait() for process in started)
     nodes = {path.stem: nbformat.read(path, as_version=4) for path in out.iterdir()}
     assert sorted(nodes) == ["dying", "good", "wrong"] and done.error == "" and done.seconds > 0
-    assert json.loads(nodes["good"].cells[-1].outputs[0].text) == [3, 0.5, ["x", "y"], sys.executable, str(paths.ROOT)]
+    assert json.loads(nodes["good"].cells[-1].outputs[0].text) == [3, 0.5, ["x", "y"], True, "."]
     assert nodes["good"].metadata.suite == {"state": "done", "error": ""}
     assert str(tmp_path) not in json.dumps(nodes["good"].metadata)
     assert "the kernel died in cell 2 of 2" in died.error and "memory" in died.error

@@ -178,7 +178,7 @@ def test_when_a_number_is_asked_for_then_run_and_command_stand_in_the_section_an
     row = page.find("tr", id=f"run-{run}").get_text(" ", strip=True)
     command = f"make notebook NAME={DONE} PROFILE={PROFILE}"
     for fact in ("christoffel", "k=127 m=15", "d_model=64", f"steps={SMALL.train.steps}", "source=text", command,
-                 f"make verify RUN={run} PROFILE={PROFILE} CORPUS='../my texts'"):
+                 f"make verify RUN={run} PROFILE={PROFILE} CORPUS=FOLDER"):
         assert fact in row, fact
     assert block.find_parent("section")["id"] == DONE and not block.has_attr("open") and command in text(block)
     assert {link["href"].removeprefix("#run-") for link in block.select("a.run")} == set(table["run"])
@@ -195,7 +195,7 @@ def test_when_a_number_is_asked_for_then_run_and_command_stand_in_the_section_an
 def test_when_the_page_says_what_was_run_then_data_versions_machine_and_command_are_there(page):
     for selector, facts in {
             ".lede": ("A made-up profile & its <numbers>",), ".glance": ("14,000,000 tokens in 4 domains",),
-            ".glance code": (f"make report PROFILE={PROFILE} CORPUS='../my texts'",),
+            ".glance code": (f"make report PROFILE={PROFILE} CORPUS=FOLDER",),
             "#data": ("Text of the Hugging Face hub: 2,048 pieces of a/b", "3,500,000", "3,001", "tokenizers 0.23.3",
                       "docs: a/docs (train), a copy on this machine, MIT"),
             "#made-with": ("torch 2.13.0", "Made-up CPU, 2 cores", "1 thread a run")}.items():

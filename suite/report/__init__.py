@@ -1,12 +1,13 @@
 """The report: one self-contained HTML page of a profile, written anew whenever a notebook is done."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lib import paths
 from lib.files import write_atomically
 from suite.settings import profiles
+from suite.settings.privacy import shareable, visible
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") 
     status: every notebook of the suite by name, in the order of the page. Only what belongs to a notebook that is done
     or fresh counts as a result, and every claim of the ledger is judged from it; of a failed one the partial output is
     shown. The page replaces the last one in one step. corpus: the folder that `CORPUS` names, for the commands on the
-    page and for judging; empty: the offline corpus. Raises `SuiteError` for tables or notebooks that are not what the
-    suite writes, naming the file.
+    page and for judging; empty: the offline corpus. No file that is written says where it was made. Raises `SuiteError`
+    for tables or notebooks that are not what the suite writes, naming the file.
     """
     from data_prep.build import existing         # imported when there is a page to write: nbconvert and matplotlib, too
     from suite import claims
@@ -34,7 +35,8 @@ def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") 
     found, loaded = facts.Facts.read(profile, corpus, finished), profiles.load(profile, corpus)
     text = existing(loaded.corpus)                           # nothing is judged where there is no text to have run on
     judgements = claims.judge(loaded, text, finished) if text is not None else []
-    content = page.page(found, status, judgements)
+    judgements = [replace(own, sentence=shareable(visible(own.sentence), loaded.corpus.folder)) for own in judgements]
+    content = visible(shareable(page.page(found, status, judgements), loaded.corpus.folder))
     readme = pages.environment().get_template("results.md.j2").render(facts=found, columns=COLUMNS)
     write_atomically(paths.results(profile) / "README.md", readme.encode())
     ledger.write(profile, judgements)

@@ -60,10 +60,12 @@ class Facts:
         return [dict(versions) for versions in dict.fromkeys(tuple(run["versions"].items()) for run in self.runs)]
 
     def command(self, target: str, **more: str) -> str:
-        """The command that makes this again, in the repository's folder; `more` are make's variables."""
-        folder = shlex.quote(os.path.relpath(self.corpus, paths.ROOT)) if self.corpus else ""
+        """The command that makes this again, in the repository's folder; `more` are make's variables. FOLDER stands for
+        a corpus outside the repository: where that lies is nobody's business."""
+        folder = os.path.relpath(self.corpus, paths.ROOT) if self.corpus else ""
+        folder = "FOLDER" if folder.startswith(os.pardir) else folder
         variables = {**more, "PROFILE": self.profile, "CORPUS": folder}
-        return " ".join(["make", target, *(f"{key}={value}" for key, value in variables.items() if value)])
+        return " ".join(["make", target, *(f"{key}={shlex.quote(value)}" for key, value in variables.items() if value)])
 
     def series_of(self, notebook: str) -> list[tuple[str, list[tuple[int, str]]]]:
         """The series of a notebook's table, as it orders them: name, and seed and fingerprint of each run."""

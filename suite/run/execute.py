@@ -24,9 +24,11 @@ from typing import Any
 from lib import paths
 from suite.settings.entrance import INLINE
 from suite.settings.parameters import KERNEL, checked, declared_in
+from suite.settings.privacy import shareable
 
 START_SECONDS = 120                    # for a kernel to answer, on a busy machine
 ANSWER = "error of the execution: "    # in the output, before the error as JSON
+PICTURES = ("image/png", "image/jpeg")
 
 
 @dataclass(frozen=True)
@@ -123,12 +125,22 @@ def run(notebook: Path, output: Path, values: Mapping[str, Any], folder: str) ->
         error = (f"the kernel died in cell {[*ran[:-1], False].index(False) + 1} of {len(ran)}; when memory runs out "
                  "the system ends it like that")
     node.metadata["suite"] = {"state": "failed" if error else "done", "error": error}
-    for key in ("input_path", "output_path"):                      # where the repository lies is nobody's business
+    for key in ("input_path", "output_path"):
         if key in node.metadata.get("papermill", {}):
             node.metadata.papermill[key] = Path(node.metadata.papermill[key]).name
-    nbformat.write(node, partial)
+    node = shared(node, values.get("corpus", ""))
+    nbformat.write(nbformat.from_dict(node), partial)
     os.replace(partial, output)
-    return error
+    return node["metadata"]["suite"]["error"]
+
+
+def shared(value: Any, corpus: str) -> Any:
+    """What an executed notebook holds, `shareable` in every string but pictures: where it ran is nobody's business."""
+    if isinstance(value, str):
+        return shareable(value, corpus)
+    if isinstance(value, dict):
+        return {key: own if key in PICTURES else shared(own, corpus) for key, own in value.items()}
+    return [shared(own, corpus) for own in value] if isinstance(value, list) else value
 
 
 def end_with_parent(folder: str) -> None:
