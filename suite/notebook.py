@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 from IPython.display import display
 from matplotlib import pyplot as plt
+from pandas.io.formats.style import Styler
 
 from data_prep import build
 from lib import paths
@@ -40,6 +41,21 @@ from suite.study.frames import Study
 from suite.study.stats import ENOUGH_SEEDS
 
 SOURCE_LINES = 25                      # lines of code that a reader takes in beside an equation
+
+
+class Escaped(Styler):
+    """A styled table whose names and cells are text: to pandas they are HTML, and a domain can be called `<script>`."""
+
+    def format(self, *given: Any, escape: str | None = None, **more: Any) -> Styler:
+        return super().format(*given, escape=escape or "html", **more)
+
+    def _repr_html_(self) -> str | None:
+        for axis in (0, 1):
+            self.format_index(axis=axis, escape="html")
+        return super()._repr_html_()
+
+
+pd.DataFrame.style = property(Escaped)
 
 
 class Notebook:

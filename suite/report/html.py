@@ -23,6 +23,8 @@ from mdit_py_plugins.dollarmath.index import math_inline_dollar
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from suite.settings.privacy import visible
+
 # MathML elements that latex2mathml writes, with the number of children of those that have a fixed one.
 _MATHML: dict[str, int | None] = {
     "mfrac": 2, "mroot": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder": 2, "mover": 2, "munderover": 3,
@@ -46,7 +48,8 @@ def mathml(tex: str, block: bool = False) -> str:
     try:
         converted = convert(tex.strip(), display="block" if block else "inline")
         parts = list(ElementTree.fromstring(converted).iter())         # a fraction has its parts, a command is known
-        complete = all(_MATHML.get(part.tag.rpartition("}")[2]) in (None, len(part)) for part in parts)
+        # The converter passes the tags of HTML on: \text{<script>} is no formula.
+        complete = all(_MATHML.get(part.tag.rpartition("}")[2], -1) in (None, len(part)) for part in parts)
         complete = complete and not any(re.match(r"\s*\\[A-Za-z]", part.text or "") for part in parts)
     except Exception:                # the converter raises whatever its parser meets, IndexError and KeyError included
         complete = False
@@ -136,10 +139,10 @@ def tidy(fragment: str, prefix: str, title: str = "", runs: Collection[str] = ()
     the web, to one of the page's `anchors` (`03_extrapolation`, `audit-row-12`) or to one of its `runs`; other links
     become plain text. What a notebook said of a claim gives way to what the ledger says: `claims`, HTML by identifier.
     """
-    soup = BeautifulSoup(safe(fragment), "html.parser")
+    soup = BeautifulSoup(safe(visible(fragment)), "html.parser")
     for node in soup.find_all(string=re.compile(r"\$")):       # formulas in displayed HTML, such as a table
         if type(node) is NavigableString and not any(parent.name in _VERBATIM for parent in node.parents):
-            node.replace_with(BeautifulSoup(_FORMULAS.renderInline(str(node)), "html.parser"))
+            node.replace_with(BeautifulSoup(safe(_FORMULAS.renderInline(str(node))), "html.parser"))
     headings = _order_headings(soup, prefix)
     here = frozenset(str(tag["id"]) for tag in soup.find_all(id=True))
     for link in soup.find_all("a", href=True):

@@ -35,7 +35,7 @@ def page(facts: Facts, status: "Mapping[str, NotebookStatus]", judgements: Seque
         documents=ledger.documents(rows), ledger_notes=notes, other_profiles=list(others), sections=set(status),
         headings={heading.anchor: heading.text for entry in entries for heading in entry["section"].headings},
         ranking=ranking, picture=pictures.ranked(ranking) if ranking else None, series=series,
-        groups=summary.groups(series), other_runs=len(other_runs),
+        groups=summary.groups(series), best=summary.best, other_runs=len(other_runs),
         domains=list(dict.fromkeys(domain for own in series for domain in own.perplexity)))
 
 

@@ -3,6 +3,7 @@
 import ast
 import base64
 import datetime
+import hashlib
 import re
 from collections.abc import Collection, Mapping
 from functools import cache
@@ -39,7 +40,8 @@ def environment() -> jinja2.Environment:
     made.filters.update(
         duration=duration, moment=moment, figure=lambda value, digits: f"{value:,.{digits}f}",
         markdown=lambda text: Markup(html.markdown(text)), highlight=lambda source: Markup(html.highlighted(source)),
-        ansi=lambda text: Markup(ansi2html(text)), base64=lambda text: base64.b64encode(text.encode()).decode())
+        ansi=lambda text: Markup(ansi2html(text)), base64=lambda text: base64.b64encode(text.encode()).decode(),
+        digest=lambda script: f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}")
     return made
 
 

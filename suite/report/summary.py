@@ -144,3 +144,8 @@ def groups(series: Sequence[Series]) -> list[list[Series]]:
         group = next((group for group in found if one.comparable(group[0])), None)
         group.append(one) if group is not None else found.append([one])
     return found
+
+
+def best(group: Sequence[Series], domain: str) -> float | None:
+    """The lowest perplexity of a domain, whatever its name; None where the group was not evaluated on it."""
+    return min((own.perplexity[domain] for own in group if domain in own.perplexity), default=None)

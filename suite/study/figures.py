@@ -92,6 +92,11 @@ def short(value: float, _: int = 0) -> str:
     return f"{value:g}"
 
 
+def literal(name: str) -> str:
+    """A name from outside, a domain's, of which Matplotlib makes no formula."""
+    return name.replace("$", r"\$")
+
+
 @drawn
 def lines(tables: Tables, *, x: str, y: str, title: str = "", log_x: bool = False, log_y: bool = False,
           mark: tuple[float, str] | None = None, zero: bool = False, ticks: Iterable[float] = (), markers: bool = True,
@@ -170,7 +175,8 @@ def intervals(tables: Tables, *, x: str, zero: bool = False, columns: int = 3, l
             else:
                 axes.errorbar([value], [at], xerr=_spread(table.loc[[name]]), color=own.color, marker=own.marker,
                               markersize=5, linestyle="", elinewidth=1.8)
-        axes.set(ylim=(-0.6, len(names) - 0.4), title=title, **({"xlim": (-1.05 * end, 1.05 * end)} if limit else {}))
+        axes.set(ylim=(-0.6, len(names) - 0.4), title=literal(title),
+                 **({"xlim": (-1.05 * end, 1.05 * end)} if limit else {}))
         axes.set_yticks(range(len(names)), names)
         axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
         if "chance" in table:
@@ -205,7 +211,7 @@ def interval_lines(tables: pd.DataFrame | Mapping[str, Any], *, x: str, y: str, 
             at = [bins.index(place) + 0.12 * (step - (len(names) - 1) / 2) for place in rows["bin"]]
             axes.errorbar(at, rows["estimate"], yerr=_spread(rows), color=own.color, linestyle=own.dash,
                           marker=own.marker, linewidth=1.2, label=name)
-        words = [place if isinstance(place, str) else short(place) for place in bins]
+        words = [literal(place) if isinstance(place, str) else short(place) for place in bins]
         axes.set_xticks(range(len(bins)), words)
         if max(map(len, words)) > 5:
             axes.tick_params(axis="x", rotation=60, labelsize=7.5)
@@ -274,7 +280,7 @@ def cells(table: pd.DataFrame, *, title: str, x: str, y: str = "", high: float =
 @drawn
 def difference_cells(table: pd.DataFrame, *, title: str = "") -> Figure:
     """Differences (pairs: estimate, whether it is certain) as shaded cells with their numbers, blue below zero."""
-    values = table.map(lambda cell: cell[0]).astype(float)
+    values = table.map(lambda cell: cell[0]).astype(float).rename(columns=literal)
     words = table.map(lambda cell: f"{cell[0]:+.3f}{' •' if cell[1] else '  '}")
     end = float(values.abs().stack().quantile(0.9)) or 1.0
     return _shaded(values, words, title, "", "", center=0, vmin=-end, vmax=end, cmap="RdBu_r")
