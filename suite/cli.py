@@ -17,6 +17,7 @@ from lib import paths
 from lib.errors import SuiteError, one_of, require
 from suite.settings import entrance, profiles
 from suite.settings.parameters import notebook_names
+from suite.settings.privacy import require_private_caches
 
 if TYPE_CHECKING:
     from suite.run.worker import Hosts
@@ -198,8 +199,10 @@ def up_to_date(names: list[str], profile: str, folder: str, *where: Any, trains:
 
 
 def main(argv: list[str] | None = None) -> int:
+    os.umask(os.umask(0o077) | 0o002)                      # nothing that is written here can be changed by everybody
     try:
         entrance.prepare(sys.argv[1:] if argv is None else argv)
+        require_private_caches()
         status = typer.main.get_command(app)(argv, prog_name="python -m suite", standalone_mode=False) or 0
         sys.stdout.flush()                                 # else a full disk would be heard of when Python ends
     except (SuiteError, typer.TyperException) as error:

@@ -248,6 +248,7 @@ def connect(path: Path) -> sqlite3.Connection:
     connection.row_factory = sqlite3.Row
     try:
         connection.execute("pragma foreign_keys = on")
+        connection.execute("pragma trusted_schema = off")       # the file and its triggers may be made elsewhere
         if version_of(connection, path) < SCHEMA:
             switch_to_wal(connection)
             with transaction(connection):                # of two processes that arrive here at once, one creates

@@ -103,10 +103,11 @@ def enter(database: Database, jobs: Iterable["Job"]) -> list[str]:
 def enter_one(database: Database, run: RunConfig) -> str:
     table, key = read(path_of(run)), database.fingerprint(run)
     about = table.schema.metadata
+    facts = {name: json.loads(about[b"facts"])[name] for name in FACTS}           # names of columns, and no others
     with transaction(database.connection):
         database.connection.execute("delete from runs where run = ?", (key,))
         at = database.insert("runs", {"run": key, "pattern": run.pattern.name, "status": "done",
-                                      "config": about[b"config"].decode(), **json.loads(about[b"facts"])}).lastrowid
+                                      "config": about[b"config"].decode(), **facts}).lastrowid
         for row in table.to_pylist():
             evaluation = None
             if row["evaluation"]:

@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import queue
+import re
 import shutil
 import socket
 import sys
@@ -31,17 +32,19 @@ from filelock import FileLock
 from lib import paths
 from lib.config import RunConfig
 from lib.data import Corpus
-from lib.errors import SuiteError, require
+from lib.errors import SuiteError, one_of, require
 from lib.files import write_atomically
 from suite.run.database import Database, claim, unpacked
 from suite.run.engine import Assignment
 from suite.run.worker import TAIL, THREADS, Events, Hosts, WorkerProcess
 from suite.settings.machine import versions
+from suite.settings.privacy import require_private
 
 FETCH_SHARE = 0.05            # of a run's time, at most, to fetch checkpoints: large ones are fetched less often
 LOOK_SECONDS = 2.0            # between two looks at the machines
 ANSWER_SECONDS = 10.0         # for a cluster's address to answer
 PROGRESS_SECONDS = 1.0        # between two reports of a run's step: enough for eyes, little for a network
+RECORDS = ("record_start", "record_training", "record_evaluation", "record_failure")    # what a machine may call here
 CHECKPOINT, WEIGHTS, RESULT, LOG = "checkpoint.pt", "model.safetensors", "result.json", "log.txt"
 # Ray reads its own settings when it is imported. The first: no warning that this will be its default some day.
 SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -116,6 +119,9 @@ class Ray(Hosts):
         import ray
         with self.transfers:
             if self.sent is None:
+                for name in self.corpus.manifest["files"]:         # whoever wrote the manifest, nothing else is sent
+                    require(not {"/", ".."} & {*Path(name).parts}, f"{self.corpus.path}/manifest.json, files", name,
+                            "a file of that folder; delete the folder, and it is built again")
                 self.sent = {name: ray.put(np.fromfile(self.corpus.path / name, np.uint8))
                              for name in [*self.corpus.manifest["files"], "manifest.json"]}
         return self.sent
@@ -160,7 +166,8 @@ class RayWorker:
             while (message := self.messages.get()) is not None:
                 self.events.put((self, self.perform(message)))
         except Exception as error:                     # whatever it is, a thread that ends must say so
-            self.events.put((self, {"event": "died", "how": reason(error), "words": str(error).splitlines()[-TAIL:]}))
+            words = re.sub(r"\b\d+(\.\d+){3}\b", "another machine", str(error)).splitlines()[-TAIL:]
+            self.events.put((self, {"event": "died", "how": reason(error), "words": words}))
 
     def meet(self, first: dict[str, Any]) -> None:
         """The machine must have the versions of this one, or its results would not belong to the others."""
@@ -189,7 +196,8 @@ class RayWorker:
                 if event["event"] == "record":
                     if event["call"] == "record_training":
                         self.fetch(folder)             # as a worker here: first the weights, then their row
-                    getattr(database, event["call"])(run, *json.loads(event["given"], object_hook=unpacked))
+                    call = getattr(database, one_of(event["call"], RECORDS, "record"))
+                    call(run, *json.loads(event["given"], object_hook=unpacked))
                 elif event["event"] in ("progress", "recorded"):
                     self.events.put((self, event))
                     if time.monotonic() >= due:
@@ -299,7 +307,9 @@ class Agent:
 
 def own_folder(folder: Path) -> tuple[Path, FileLock]:
     """A new folder in `folder`, locked while this process lives. The folders of killed processes are deleted."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for made in (folder.parent, folder):
+        made.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_private("TMPDIR", folder.parent)           # its name can be foretold, and /tmp is everybody's
     with FileLock(folder / "lock"):
         for other in [path for path in folder.iterdir() if path.is_dir()]:
             with claim(other / "lock") as abandoned:
