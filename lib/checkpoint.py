@@ -11,7 +11,6 @@ import io
 import json
 import logging
 import os
-import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +24,7 @@ from lib.config import RunConfig
 from lib.errors import SuiteError
 from lib.files import sync_folder, write_atomically
 
-NEWEST, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
+CHECKPOINTS = NEWEST, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 WEIGHTS, RESULT = "model.safetensors", "result.json"
 
 log = logging.getLogger(__name__)
@@ -35,11 +34,9 @@ def canonical(run: RunConfig) -> str:
     return json.dumps(run.to_dict(), sort_keys=True)
 
 
-def save_checkpoint(folder: Path, run: RunConfig, state: Mapping[str, Any]) -> Path:
+def save_checkpoint(folder: Path, run: RunConfig, state: Mapping[str, Any]) -> None:
     """Write `state` (tensors, numbers, strings, containers of them) as the newest checkpoint; keep the one before it.
-
-    Returns its path. Raises `SuiteError` if it cannot be written; the checkpoints on the disk are kept.
-    """
+    Raises `SuiteError` if it cannot be written; the checkpoints on the disk are kept."""
     buffer = io.BytesIO()
     torch.save({"run": canonical(run), **state}, buffer)
     waiting = folder / "checkpoint.new.pt"
@@ -48,15 +45,12 @@ def save_checkpoint(folder: Path, run: RunConfig, state: Mapping[str, Any]) -> P
         os.replace(folder / NEWEST, folder / PREVIOUS)
     os.replace(waiting, folder / NEWEST)
     sync_folder(folder)
-    return folder / NEWEST
 
 
 def load_checkpoint(folder: Path, run: RunConfig) -> dict[str, Any] | None:
-    """The newest whole checkpoint, on the CPU; None if there is none. Damaged ones are renamed and logged.
-
-    Raises `SuiteError` if it belongs to a run with another configuration.
-    """
-    for path in (folder / NEWEST, folder / PREVIOUS):
+    """The newest whole checkpoint, on the CPU; None if there is none. Damaged ones are renamed and logged. Raises
+    `SuiteError` if it belongs to a run with another configuration."""
+    for path in (folder / name for name in CHECKPOINTS):
         if path.exists() and (state := read_checkpoint(path)) is not None:
             require_same(state["run"], run, path)
             return state
@@ -69,8 +63,11 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         with zipfile.ZipFile(path) as archive:
             if (member := archive.testzip()) is not None:
                 raise zipfile.BadZipFile(f"the checksum of {member} is wrong")
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (zipfile.BadZipFile, RuntimeError, EOFError, pickle.UnpicklingError) as damage:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if not {"run", "model", "optimizer", "state"} <= state.keys():
+            raise ValueError("it is of another program")
+        return state
+    except Exception as damage:                         # whatever zipfile and torch make of foreign bytes
         set_aside(path, damage)
         return None
 
@@ -100,16 +97,14 @@ def save_finished(folder: Path, run: RunConfig, model: torch.nn.Module, result: 
 
 def load_finished(folder: Path, run: RunConfig, model: torch.nn.Module) -> dict[str, Any] | None:
     """Put the final weights into `model` and return the result; None if the run is not finished or a file is damaged.
-
-    Raises `SuiteError` if the weights belong to a run with another configuration.
-    """
+    Raises `SuiteError` if the weights belong to a run with another configuration."""
     if not (folder / RESULT).exists():
         return None
     try:
         result, weights = json.loads((folder / RESULT).read_bytes()), (folder / WEIGHTS).read_bytes()
         if hashlib.sha256(weights).hexdigest() != result.pop("weights_sha256"):
             raise ValueError(f"{WEIGHTS} is not the file that was written with it")
-    except (FileNotFoundError, KeyError, ValueError) as damage:
+    except Exception as damage:                         # whatever json makes of them, and Python of what that is
         set_aside(folder / RESULT, damage)
         return None
     with safe_open(folder / WEIGHTS, "pt") as file:

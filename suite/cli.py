@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BENCH = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 app = typer.Typer(help="The suite from the command line.", add_completion=False, rich_markup_mode=None)
-runs = typer.Typer(help="list and show the runs of a profile", rich_markup_mode=None)
+runs = typer.Typer(help="list, show and check the runs of a profile", rich_markup_mode=None)
 app.add_typer(runs, name="runs")
 
 
@@ -121,6 +121,13 @@ def show_run(run: Annotated[str, Argument(help="fingerprint of the run, or its f
     """Configuration, circumstances and metrics of one run."""
     from suite.run import browse
     print(browse.show(browse.Database(profile, create=False), run))
+
+
+@runs.command("check")
+def check_runs(profile: ProfileName = "small") -> int:
+    """Is all that a profile has as it was written? What is damaged is set aside; status 1 if anything is."""
+    from suite.run import damage
+    return damage.check(profile)
 
 
 @app.command()

@@ -20,8 +20,8 @@ from suite import claims, report
 from suite.experiments.base import Job, merged
 from suite.plan.outlook import Planned, outlook, plans_of
 from suite.report import NotebookStatus
-from suite.run import evidence, execute, stamps
-from suite.run.database import Database, claim
+from suite.run import damage, evidence, execute, stamps
+from suite.run.database import Damaged, Database, claim, make_way
 from suite.run.engine import EngineError, Failure, by_need, ensure, with_seeds
 from suite.run.worker import Hosts
 from suite.settings.fingerprints import run_fingerprint
@@ -65,17 +65,19 @@ class Pipeline:
         self.on_page: dict[str, NotebookStatus] = {}   # the status that the page shows
 
     def fresh(self, name: str) -> bool:
-        known = stamps.read(self.profile.name, name)
-        made = stamps.products(self.profile.name, name)
-        return known.get("stamp") == self.stamps[name] and known.get("products") == made
+        return stamps.whole(self.profile.name, name, self.stamps[name])
 
     def run(self, names: Sequence[str]) -> list[str]:
         """Bring `names` up to date; returns those that failed. `SuiteError` for wrong parameters, before any work."""
+        for line in damage.look_over(self.profile.name):
+            self.shown.note(line)
+        for name, status in self.status.items():       # what was executed with damaged runs is executed again
+            self.status[name] = status if self.fresh(name) else NotebookStatus("waiting")
         plans = plans_of(self.profile, (name for name in names if not self.fresh(name)), self.fail)
         if evidence.shipped(self.profile.name, self.profile.corpus.folder):
             with closing(Database(self.profile.name, self.corpus)) as database:
-                entered = evidence.enter(database, merged(job for plan in plans for job in plan.jobs))
-            self.shown.note(f"{len(entered)} runs of evidence/ are entered as they ship")
+                entered, errors = evidence.enter(database, merged(job for plan in plans for job in plan.jobs))
+            self.shown.note("\n".join([f"{len(entered)} runs of evidence/ are entered as they ship", *errors]))
         view = outlook(plans, self.profile, self.corpus)
         if not view.nothing_to_do and self.trains:
             elsewhere = "\nthese are times of this machine; those of the cluster show as its runs train"
@@ -83,7 +85,12 @@ class Pipeline:
         thread = threading.Thread(target=self.execute_all, daemon=True)
         thread.start()
         try:
-            self.train(plans)
+            try:
+                self.train(plans)
+            except Damaged as error:                   # what is executed already stays on the page
+                for plan in plans:
+                    if self.status[plan.notebook].state == "waiting":
+                        self.fail(plan.notebook, str(error))
             self.ready.put(None)
             while thread.is_alive():                   # join without a limit would not hear Ctrl-C
                 thread.join(0.5)
@@ -156,6 +163,8 @@ class Pipeline:
         while (plan := self.ready.get()) is not None and not self.stopped:
             try:
                 self.execute_one(plan)
+            except SuiteError as error:
+                self.fail(plan.notebook, str(error))
             except Exception:                          # a fault of the suite, which belongs on the page
                 self.fail(plan.notebook, traceback.format_exc())
             if not self.stopped:
@@ -178,6 +187,8 @@ class Pipeline:
         self.status[name] = NotebookStatus("fresh" if self.fresh(name) else "running")
         if self.status[name].state == "fresh":
             return
+        for path in (output, paths.results(self.profile.name) / f"{name}.csv", stamps.record(self.profile.name, name)):
+            make_way(path)
         self.shown.note(f"{name}: executing")
         self.process = execute.NotebookProcess(paths.NOTEBOOKS / f"{name}.ipynb", output, plan.parameters.model_dump())
         ended = self.process.wait()
@@ -185,13 +196,16 @@ class Pipeline:
         if ended.error and not self.stopped:
             self.fail(name, ended.error, ended.seconds)
         elif not self.stopped:
-            stamps.write(self.profile.name, name, self.stamps[name], seconds=ended.seconds,
-                         products=stamps.products(self.profile.name, name))
+            stamps.write(self.profile.name, name, self.stamps[name], seconds=ended.seconds)
             self.status[name] = NotebookStatus("done", "", ended.seconds)
             self.shown.note(f"{name}: done in {duration(ended.seconds)}")
 
     def build_page(self) -> None:
         """The page with what is there. One that cannot be written is said so, and the work goes on."""
+        for name, own in list(self.status.items()):
+            if own.state in ("done", "fresh") and not self.fresh(name):
+                self.fail(name, "its executed notebook or its table has changed since it was made: run the report "
+                                "again")
         status = dict(self.status)
         if status == self.on_page:
             return
@@ -199,7 +213,7 @@ class Pipeline:
             report.build(self.profile.name, status, self.profile.corpus.folder)
             self.on_page, self.page_error = status, ""
             if all(notebook.state in ("done", "fresh") for notebook in status.values()):
-                stamps.write(self.profile.name, "page", self.page_stamp())
+                stamps.write(self.profile.name, stamps.PAGE, self.page_stamp())
         except Exception as error:
             self.page_error = f"the page could not be written: {error}"
             self.shown.note(self.page_error if isinstance(error, SuiteError) else traceback.format_exc())
@@ -208,8 +222,7 @@ class Pipeline:
         return stamps.page_stamp(self.profile.name, self.stamps, self.profile.corpus.folder)
 
     def page_is_fresh(self) -> bool:
-        there = all((paths.report(self.profile.name) / name).is_file() for name in ("index.html", "ledger.json"))
-        return there and stamps.read(self.profile.name, "page").get("stamp") == self.page_stamp()
+        return stamps.whole(self.profile.name, stamps.PAGE, self.page_stamp())
 
     def stop(self) -> None:
         """End what is being executed; called in the end too, when nothing is."""

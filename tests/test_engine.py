@@ -115,6 +115,16 @@ def test_when_another_suite_holds_a_run_or_all_places_then_other_runs_come_first
     assert not shown.lock.is_locked and events("trained 4") == ["trained 4"]
 
 
+def test_when_folders_lie_where_files_belong_then_they_make_way_or_the_run_says_so():
+    for place in (folder(job(1)) / "lock", folder(job(2)) / "log.txt"):
+        place.mkdir(parents=True)
+    folder(job(3)).write_text("no folder")
+    with pytest.raises(EngineError, match="2 runs failed(.|\n)*seed 2: .* is no folder for a run .*log.txt") as failed:
+        train(job(1), job(2), job(3))
+    assert "seed 3: " in str(failed.value) and events("trained") == ["trained 1"]
+    assert (folder(job(1)) / "lock.damaged").is_dir()
+
+
 def test_when_a_run_goes_on_then_the_display_has_step_loss_rate_and_time_left():
     shown = Quiet()
     train(job(1, steps=20, pause=0.05), job(2), shown=shown)

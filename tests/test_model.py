@@ -1,6 +1,8 @@
 """The model and each of its element-wise parts, in every type and at odd sizes, against plain formulas in float64."""
 
 import math
+import pickle
+import runpy
 
 import numba
 import numpy as np
@@ -342,3 +344,18 @@ def test_when_compiled_then_the_formulas_are_traced_and_agree():
     torch.testing.assert_close(compiled(x, gain), block(x, gain))
     mine, theirs = (torch.autograd.grad(f(x, gain).square().sum(), (x, gain)) for f in (block, compiled))
     torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+@pytest.mark.parametrize("damaged", [b"", b"\x80\x04", b"no pickle", pickle.dumps(numba.__version__) + pickle.dumps(1)])
+def test_when_a_kept_kernel_cannot_be_read_then_it_is_compiled_and_kept_again(tmp_path, suffix, damaged):
+    source = tmp_path / "doubling.py"
+    source.write_text("from numba import njit\n\n\n@njit(cache=True)\ndef twice(x):\n    return 2 * x\n")
+
+    def hits() -> int:
+        twice = runpy.run_path(str(source))["twice"]
+        assert twice(3.0) == 6.0
+        return sum(twice.stats.cache_hits.values())
+    assert (hits(), hits()) == (0, 1)
+    next((tmp_path / "__pycache__").glob(f"*.{suffix}")).write_bytes(damaged)
+    assert (hits(), hits()) == (0, 1)

@@ -28,10 +28,11 @@ from suite.evals import EvalResult, Metric
 from suite.experiments.base import Job, tidy
 from suite.plan import estimate
 from suite.report import summary
-from suite.run import browse, evidence
+from suite.run import browse, damage, evidence
 from suite.run import database as module
 from suite.run.database import Database, Facts
 from suite.run.engine import ensure
+from suite.run.seals import seal_all
 from suite.settings import profiles
 from suite.settings.fingerprints import code_fingerprint, training_modules
 from suite.settings.machine import machine
@@ -123,7 +124,7 @@ def test_when_a_trained_run_is_recorded_again_then_it_is_replaced_and_a_later_fa
 # Files that are not what they should be
 
 @pytest.mark.parametrize("statement, message", [
-    ("", "runs.sqlite is not a readable database.*move it away"),
+    ("", "runs.sqlite is not a readable database.*runs check --profile smoke saves what can be read"),
     (f"pragma user_version = {module.SCHEMA + 1}", "newer version of the suite"),
     ("create table other (x)", "not of this suite"),
 ])
@@ -143,9 +144,14 @@ def test_when_the_file_is_damaged_newer_or_foreign_then_it_is_named_and_left_alo
 
 def test_when_the_database_is_of_the_first_schema_then_it_is_brought_up_to_this_one_and_keeps_its_runs(filled):
     with filled.connection as connection:
-        connection.execute("alter table runs drop column spent")
+        for table, columns in {"runs": ("spent", "numbers", "digest"), "arrays": ("digest",),
+                               "evaluations": ("array_count", "numbers", "digest")}.items():
+            for column in columns:
+                connection.execute(f"alter table {table} drop column {column}")
         connection.execute("pragma user_version = 1")
     again = Database("smoke")
+    assert again.metrics(job(0, 16))["value"].tolist() == [0.5, 0.25, 0.25] and again.array(job(0), ONE, "yes")
+    assert damage.look_over("smoke", thorough=True) == []
     train(again, 1)
     for seed, spent in ((0, "not recorded"), (1, "backward 50%  forward 33%  checkpoints and start 17%")):
         assert f"spent on    {spent}" in browse.show(again, again.fingerprint(job(seed).run))
@@ -174,13 +180,105 @@ def test_when_a_shipped_run_is_entered_then_it_is_there_and_written_again_it_is_
     job = next(job for job in frames.plan_of(profiles.load("evidence"), "08_all_patterns")
                if evidence.path_of(job.run).exists())
     database = Database("evidence", SimpleNamespace(fingerprint="another text"))
-    assert evidence.enter(database, [job]) == [database.fingerprint(job.run)] and not database.missing([job])
+    assert evidence.enter(database, [job]) == ([database.fingerprint(job.run)], []) and not database.missing([job])
     losses = database.array(job, job.evaluations[0], "nll.docs.256")
     assert losses.dtype == "float64" and 1 < losses.sum() / losses.shape[0] / 256 < 6
     known = evidence.read(evidence.path_of(job.run)).to_pylist()
     monkeypatch.setattr(paths, "EVIDENCE", outputs)
     again = evidence.read(evidence.write(database, job)).to_pylist()
     assert len(again) == 1 + len(job.evaluations) and all(row in known for row in again)
+    # One that is not whole is named, and written anew.
+    path, foreign = evidence.path_of(job.run), next((paths.ROOT / "evidence").glob("strided*.parquet"))
+    content, empty = path.read_bytes(), Database("other", database.corpus)
+    for damaged, words in ((content[:1000], "cannot be read"), (b"", "cannot be read"),
+                           (content[:3000] + b"x" + content[3001:], "SHA256SUMS has another checksum"),
+                           (foreign.read_bytes(), "SHA256SUMS has another checksum")):
+        path.write_bytes(damaged)
+        assert evidence.write(database, job) == path and path.read_bytes() == content
+        path.write_bytes(damaged)
+        entered, errors = evidence.enter(empty, [job])
+        assert entered == [] and words in errors[0] and "git checkout evidence" in errors[0] and empty.missing([job])
+    (outputs / evidence.SUMS).unlink()
+    assert "holds another run than its name says" in evidence.enter(empty, [job])[1][0]
+
+
+# A row, a page or a file that is not as it was written
+
+RIGHT = [0, 1, 2, 3, 4, 5]
+
+
+def usable(database: Database) -> list[object]:
+    """The evaluations and trainings that are there: reading them gives what was recorded, or this fails."""
+    found: list[object] = []
+    for seed in (0, 1):
+        key = database.fingerprint(job(seed).run)
+        done = database.evaluations([key]).get(key)
+        for evaluation in [e for e in (ONE, TWO) if done and module.evaluation_fingerprint(e) in done]:
+            values = database.metrics(Job.of(job(seed).run, evaluation))["value"].tolist()
+            assert values == [0.5, 0.25, 0.25 if evaluation == ONE else 1.5]
+            assert evaluation == TWO or database.array(job(seed), ONE, "right").ravel().tolist() == RIGHT
+            found.append(evaluation)
+        found += [seed] if done is not None else []
+    return found
+
+
+@pytest.mark.parametrize("lost, statement", [
+    (0, "update runs set config = replace(config, '16', '17')"),
+    (0, "update runs set versions = substr(versions, 2)"),
+    (0, "update runs set spent = '{'"),
+    (0, "update runs set machine = cast(x'61ff62' as text)"),
+    (0, "update runs set tokens_per_s = 'fast'"),
+    (0, "update metrics set value = 'NaN' where step = 2"),
+    (0, "update metrics set value = 9e999 where step = 2"),
+    (0, "update metrics set step = 3 where step = 2"),
+    (0, "delete from metrics where step = 2"),
+    (ONE, "update metrics set value = value + 1e-12 where measure = 'accuracy'"),
+    (ONE, "update metrics set run_id = 99 where measure = 'accuracy'"),
+    (ONE, "update evaluations set run_id = 99 where id = 1"),
+    (ONE, "update evaluations set parameters = '[' where id = 1"),
+    (ONE, "update arrays set dtype = '<x4' where name = 'right'"),
+    (ONE, "update arrays set shape = '[4, 2]' where name = 'right'"),
+    (ONE, "update arrays set data = zeroblob(24) where name = 'right'"),
+    (ONE, "update arrays set evaluation_id = 99 where name = 'right'")])
+def test_when_a_row_is_not_as_it_was_written_then_it_is_refused_set_aside_and_the_others_are_used(
+        filled, capsys, lost, statement):
+    filled.connection.execute("pragma foreign_keys = off")
+    change(filled, statement)
+    with pytest.raises(SuiteError, match="damaged: python -m suite runs check --profile smoke|no array|no evaluation"):
+        filled.metrics(job(0, 16, 2))
+        filled.array(job(0), ONE, "right")
+    train(filled, 1)
+    told(capsys, "list")
+    paths.executed("smoke").mkdir()
+    (paths.executed("smoke") / "01_a.json").touch()
+    text = told(capsys, "check", status=1)
+    assert "DAMAGED: " in text and "set aside; make report makes it again" in text
+    assert not (paths.executed("smoke") / "01_a.json").exists()                   # it was executed with the damaged row
+    again = Database("smoke")
+    assert usable(again) == ([1] if lost == 0 else [TWO, 0, 1]) and not again.missing([Job.of(job(1).run)])
+    assert "all is right" in told(capsys, "check") and damage.look_over("smoke") == []
+    train(again, 0)
+    evaluate(again, ONE, Metric("accuracy", 0.25), right=np.array(RIGHT))         # what was left of it is in no way
+    assert ONE in usable(again)
+
+
+def test_when_pages_of_the_file_are_damaged_then_what_can_be_read_is_saved_and_the_rest_is_missing(filled, monkeypatch):
+    monkeypatch.setattr(damage, "MISSES", 100)
+    filled.close()
+    path, saved = paths.database("smoke"), set()
+    content, size = path.read_bytes(), 4096
+    for begin in range(0, len(content), size):
+        for broken in (content[:begin] + bytes(size) + content[begin + size:], content[:begin + 100],
+                       content[:begin + 7] + b"\xff" + content[begin + 8:]):
+            for left in path.parent.iterdir():
+                left.unlink()
+            path.write_bytes(broken)
+            lines = damage.look_over("smoke", thorough=True)
+            with closing(Database("smoke")) as database:
+                saved.add((bool(lines), len(usable(database))))
+            assert damage.look_over("smoke", thorough=True) == []
+            assert not lines or any("the damaged file is runs.sqlite.damaged" in line for line in lines)
+    assert {(True, 0), (True, 3)} <= saved
 
 
 # The command line
@@ -246,6 +344,12 @@ def change(database: Database, statement: str, *values: object) -> None:
     assert database.connection.execute(statement, values).rowcount >= 1
 
 
+def change_and_seal(database: Database, statement: str, *values: object) -> None:
+    """As if it had been written like that."""
+    change(database, statement, *values)
+    seal_all(database.connection)
+
+
 def test_when_a_run_is_really_trained_then_all_of_it_is_there_and_every_number_comes_out_again(stored, capsys):
     metrics, row = stored.metrics(Job.of(RUN, ONE, ALPHAS)), stored.facts(stored.fingerprint(RUN))
     assert {"train_loss", "accuracy", "chance"} <= set(metrics["measure"])
@@ -277,6 +381,21 @@ def test_when_a_stored_number_was_changed_then_it_is_told(stored, capsys, statem
     assert "differ" in text and "1 results do not agree" in text
 
 
+def test_when_weights_are_damaged_then_the_run_is_trained_again_for_what_is_missing_and_a_line_says_so(stored, capsys):
+    notes: list[str] = []
+    shown = Quiet()
+    shown.note = notes.append
+    path = paths.run_folder("smoke", stored.fingerprint(RUN)) / "model.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"x")
+    assert "model.safetensors is not the file that was written" in told(capsys, "check", status=1)
+    change(stored, "delete from evaluations where name = 'alphas'")
+    ensure([Job.of(RUN, ONE, ALPHAS)], "smoke", None, 1, shown=shown)
+    assert [note for note in notes if "result.json is damaged (model.safetensors is not the file" in note]
+    assert path.read_bytes() == content and "2 results" in verified(capsys, "--all")
+    assert "all is right" in told(capsys, "check")
+
+
 def test_when_the_weights_are_others_then_it_is_told(stored, capsys):
     folder = paths.run_folder("smoke", stored.fingerprint(RUN))
     model, facts = load_run(RUN, folder).model, json.loads((folder / "result.json").read_text())
@@ -287,7 +406,7 @@ def test_when_the_weights_are_others_then_it_is_told(stored, capsys):
 
 
 def test_when_made_elsewhere_then_rounding_is_allowed_and_more_is_not(stored, capsys):
-    change(stored, "update runs set machine = 'another'")
+    change_and_seal(stored, "update runs set machine = 'another'")
     for apart, status in ((1e-4, 0), (1e-2, 1)):
         change(stored, "update metrics set value = value * (1 + ?) where measure = 'target_nll'", apart)
         assert "another machine" in verified(capsys, status=status)
@@ -302,7 +421,7 @@ def test_when_something_needed_is_missing_then_the_error_says_what(stored, capsy
             ("config = ?, data = 'some text', code = ?",
              (json.dumps(text.to_dict()), code_fingerprint(training_modules(text))), "CORPUS="),
             ("status = 'running'", (), "nothing to verify")):
-        change(stored, f"update runs set {changes}", *values)
+        change_and_seal(stored, f"update runs set {changes}", *values)
         assert words in verified(capsys, run, status=2)
     assert "no finished run" in verified(capsys, status=2)
 

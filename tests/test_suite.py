@@ -4,7 +4,6 @@ import importlib
 import io
 import itertools
 import signal
-import sqlite3
 import sys
 import time
 import warnings
@@ -17,7 +16,7 @@ from unittest.mock import Mock
 
 import nbformat
 import pytest
-from fake_jobs import FAKE, TINY, events, job, train
+from fake_jobs import FAKE, TINY, events, folder, job, train
 
 import data_prep.build
 import suite.experiments
@@ -31,6 +30,8 @@ from suite.plan import estimate
 from suite.plan import outlook as planning
 from suite.run import compare as comparison
 from suite.run import ray_hosts, stamps, worker
+from suite.run.database import Database
+from suite.run.seals import seal_all
 from suite.settings import profiles, progress
 
 
@@ -145,8 +146,9 @@ def test_when_runs_were_timed_then_the_estimate_is_theirs(house):
     twice = replace(run, model=replace(TINY, layers=4, hidden=64))
     assert known.rate(twice) == pytest.approx(1000 * estimate.operations(run) / estimate.operations(twice))
     for device, threads, counts in [("cpu", 1, True), ("cuda", 4, True), ("cpu", 4, False), ("8 x cuda", 1, False)]:
-        with closing(sqlite3.connect(paths.database("tiny"))) as connection, connection:
-            connection.execute("update runs set device = ?, threads = ?", (device, threads))
+        with closing(Database("tiny")) as database:
+            database.connection.execute("update runs set device = ?, threads = ?", (device, threads))
+            seal_all(database.connection)
         assert bool(estimate.Estimator.from_history().speeds) == counts       # several cores or GPUs say nothing of one
 
 
@@ -270,6 +272,46 @@ def test_when_the_engine_is_ray_then_a_report_a_notebook_and_a_comparison_train_
     assert asked[2:] == [(None, None), "started"] and events("trained") == ["trained 1", "trained 2"]
     monkeypatch.setattr(comparison, "compare", lambda *given: type(given[-1]).__name__)
     assert house.run("compare", "dense", "--engine", "ray") == 0 and "Elsewhere" in capsys.readouterr().out
+
+
+# Damage
+
+def replaced(path: Path) -> None:
+    """A folder in place of a file."""
+    path.unlink()
+    path.mkdir()
+
+
+def test_when_rows_or_files_are_damaged_then_they_are_made_again_and_what_cannot_be_is_named(house, capsys):
+    house.notebook("01_a", job(1))
+    house.notebook("02_b", job(2))
+    executed, made = paths.executed("tiny"), paths.report("tiny")
+    assert house.run() == 0
+    for change, again in [
+            (lambda: (executed / "01_a.ipynb").write_text("{"), ["01_a"]),
+            (lambda: (paths.results("tiny") / "02_b.csv").write_bytes(b"\xff\0"), ["02_b"]),
+            (lambda: (executed / "01_a.json").write_text('{"stamp": '), ["01_a"]),
+            (lambda: (made / "index.html").write_text("<html"), []),
+            (lambda: (replaced(executed / ".02_b.lock"), replaced(executed / "02_b.json")), ["02_b"]),
+            (lambda: replaced(executed / "01_a.ipynb"), ["01_a"]),
+            (lambda: replaced(paths.results("tiny") / "01_a.csv"), ["01_a"])]:
+        before = len(events("execute"))
+        change()
+        assert house.run() == 0
+        assert [line.split()[1] for line in events("execute")[before:]] == again
+    # A damaged row: its run is entered again from its weights, and all that was executed with it is executed again.
+    with closing(Database("tiny")) as database:
+        database.connection.execute("update runs set config = replace(config, '16', '17') where pattern = 'local'")
+    (made / "index.html").unlink()
+    assert len(events("trained")) == 2 and house.run() == 0
+    said = capsys.readouterr().err
+    assert said.count("is damaged: set aside; make report makes it again") == 2 and len(events("trained")) == 2
+    assert events("load") == ["load 1 from 4", "load 2 from 4"]
+    assert sorted(line.split()[1] for line in events("execute")[-2:]) == ["01_a", "02_b"]
+    # A notebook that is damaged while others are executed fails; the page shows the others.
+    house.notebook("02_b", job(2), code="(paths.executed(profile) / '01_a.ipynb').write_text('{')\n")
+    assert house.run() == 1 and house.pages[-1] == {"01_a": "failed", "02_b": "done"}
+    assert "01_a: FAILED: its executed notebook or its table has changed" in capsys.readouterr().err
 
 
 # The display

@@ -219,8 +219,14 @@ def put_code(path: Path) -> None:
     torch.save({"run": checkpoint.canonical(RUN), "state": Code()}, path)
 
 
+def put_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
 @pytest.mark.parametrize("damage", [flip_a_byte_of_weights, lambda path: path.write_bytes(path.read_bytes()[:1000]),
-                                    lambda path: path.write_bytes(b""), put_code, Path.unlink])
+                                    lambda path: path.write_bytes(b""), put_code, put_folder, Path.unlink,
+                                    lambda path: torch.save([1], path), lambda path: torch.save({"run": ""}, path)])
 @pytest.mark.parametrize("names", [("checkpoint.pt",), ("checkpoint.pt", "checkpoint.previous.pt")])
 def test_when_checkpoints_are_damaged_hold_code_or_are_lost_then_they_are_set_aside_and_the_result_is_the_same(
         tmp_path, undisturbed, caplog, damage, names):
@@ -279,7 +285,10 @@ def test_when_a_run_is_finished_then_it_is_loaded_and_not_trained_unless_its_wei
         count = sum(file.get_tensor(name).numel() for name in file.keys())
     assert count == sum(p.numel() for p in build_model(RUN).parameters())
     trained(RUN, tmp_path)
-    flip_a_byte_of_weights(tmp_path / "model.safetensors")
-    trained(RUN, tmp_path)
-    assert weights(tmp_path) == weights(folder)
-    assert "model.safetensors is not the file that was written" in caplog.text
+    for name, damage, said in (
+            ("model.safetensors", flip_a_byte_of_weights, "model.safetensors is not the file that was written"),
+            ("result.json", lambda path: path.write_text("[1]"), "result.json is damaged ('str' object"),
+            ("result.json", lambda path: path.write_bytes(b"\xff"), "result.json is damaged ('utf-8' codec")):
+        damage(tmp_path / name)
+        trained(RUN, tmp_path)
+        assert weights(tmp_path) == weights(folder) and said in caplog.text

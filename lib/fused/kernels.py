@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import njit, types
+from numba.core.caching import FunctionCache
 from numba.extending import intrinsic, overload
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -26,6 +27,17 @@ kernel = njit(cache=True, nogil=True, error_model="numpy")
 summing = njit(fastmath={"reassoc", "contract"})      # for loops that store nothing; without "nnan": NaN must stay NaN
 WORD = ir.IntType(32)
 one, half = np.float32(1), np.float32(0.5)
+
+
+def load_or_forget(cache: FunctionCache, *given, load=FunctionCache.load_overload):
+    """What numba has kept of a kernel; a cache that cannot be read is emptied, and the kernel is compiled again."""
+    try:
+        return load(cache, *given)
+    except Exception:                   # of pickle, of what it has read instead, or of the system
+        cache.flush()
+
+
+FunctionCache.load_overload = load_or_forget
 
 
 def array(x: torch.Tensor) -> np.ndarray:

@@ -17,6 +17,7 @@ from lib.config import Evaluation, RunConfig, freeze
 from lib.errors import SuiteError
 from suite.plan.cost import attention_training_flops, pairs_of, run_flops
 from suite.run.database import Database
+from suite.run.seals import sound
 from suite.settings.machine import machine
 
 # Measured once, on small models on a CPU: the share of a matrix product's speed that training reaches, and how many
@@ -65,14 +66,14 @@ class Estimator:
 
     def learn(self, database: Database) -> None:
         """Times of the runs that this machine trained on one thread or one GPU."""
-        query = """select id, config, tokens_per_s from runs where status = 'done' and machine = ? and tokens_per_s > 0
+        query = """select * from runs where status = 'done' and machine = ? and tokens_per_s > 0
                    and device not like '% x %' and (threads = 1 or device = 'cuda')"""
         runs = {}
-        for row in database.connection.execute(query, (machine(),)):
+        for row in filter(sound, database.rows(query, machine())):
             runs[row["id"]] = run = RunConfig.from_dict(json.loads(row["config"]))
             self.add(run, row["tokens_per_s"])
-        for row in database.connection.execute("select run_id, name, parameters, seconds from evaluations"):
-            if row["run_id"] in runs:
+        for row in database.rows("select * from evaluations"):
+            if row["run_id"] in runs and sound(row):
                 evaluation = Evaluation(row["name"], freeze(json.loads(row["parameters"])))
                 for kind in evaluation_kinds(evaluation, runs[row["run_id"]]):
                     self.times[kind].append(row["seconds"])

@@ -111,7 +111,7 @@ def verdicts_of_others(profile: str, judgements: Iterable[Judgement]) -> tuple[d
             known = [entry for entry in json.loads(path.read_bytes()) if entry["identifier"] in rules]
             alike = {entry["identifier"]: one_of(entry["verdict"], VERDICTS, "verdict") for entry in known
                      if entry["rule"] == rules[entry["identifier"]]}
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             notes.append(f"The verdicts of profile {name} are left out: {path.name}: {type(error).__name__}: {error}.")
             continue
         if changed := len(known) - len(alike):

@@ -2,11 +2,13 @@
 
 import datetime
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nbconvert.filters import strip_ansi
 
 from lib import paths
+from lib.errors import SuiteError
 from suite import claims
 from suite.report import ledger, pages, pictures, summary
 from suite.report.facts import Facts, origins
@@ -48,9 +50,11 @@ def _entries(facts: Facts, status: "Mapping[str, NotebookStatus]", rows: Sequenc
     entries = []
     for name, notebook in status.items():
         path = paths.executed(facts.profile) / f"{name}.ipynb"
-        # the notebook of a failed one may be of an earlier execution, which failed otherwise or was done
-        shown = notebook.state in DONE or notebook.state == "failed" and path.exists() and (
-            pages.read(path).metadata.get("suite", {}).get("error") == notebook.error)
+        shown = notebook.state in DONE
+        if notebook.state == "failed":
+            # its notebook may be of an earlier execution, which failed otherwise or was done; or it may be damaged
+            with suppress(SuiteError):
+                shown = pages.read(path).metadata.get("suite", {}).get("error") == notebook.error
         section = pages.render(path, name, facts.fingerprints, anchors, boxes) if shown else pages.unfinished(name)
         error, series = strip_ansi(notebook.error).strip(), facts.series_of(name)
         entries.append({

@@ -8,6 +8,7 @@ import sqlite3
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ import numpy as np
 from lib import paths
 from lib.config import Evaluation, PatternSpec, RunConfig
 from lib.errors import SuiteError
-from suite.run.database import METRIC_COLUMNS, Database, array_of, claim
+from suite.run.database import Database, array_of, claim
+from suite.run.seals import METRIC_COLUMNS, sound
 from suite.settings.fingerprints import code_fingerprint, evaluation_fingerprint, training_modules
 from suite.settings.machine import machine, versions
 from suite.settings.profiles import load
@@ -30,10 +32,7 @@ AFTER = "\U0010ffff"                                       # comes after every c
 ELSEWHERE = 1e-3              # of a value, or absolute below 1
 WIDTH = 100                                                # columns of a terminal that every table fits
 LISTED = ["run", "status", "pattern", "settings", "seed", "tokens", "min", "tok/s", "evals"]
-LIST = """
-select runs.*, (select count(*) from evaluations where run_id = runs.id) as evaluated
-from runs where (:pattern = '' or pattern = :pattern) and (:status = '' or status = :status) order by started, id
-"""
+LIST = "select * from runs where ? in ('', pattern) and ? in ('', status) order by started, id"
 METRICS = """
 select coalesce(evaluations.name, 'training') as evaluation, variant, split, measure, length, position, layer, step,
        value
@@ -57,13 +56,17 @@ def state(database: Database, row: sqlite3.Row) -> str:
 def listed(database: Database, pattern: str = "", status: str = "") -> str:
     """A table with one line (`LISTED`) per run, in the order in which they were started."""
     lines = []
-    for row in database.connection.execute(LIST, {"pattern": pattern, "status": status}):
+    evaluated = dict(map(tuple, database.rows("select run_id, count(*) from evaluations group by run_id")))
+    for row in database.rows(LIST, pattern, status):
+        if not sound(row):
+            lines.append([ascii(row["run"]).strip("'"), "damaged", *[""] * 7])
+            continue
         run = RunConfig.from_dict(json.loads(row["config"]))
         tokens, timed = run.train.tokens, row["seconds"] is not None
         lines.append([row["run"], state(database, row), row["pattern"], settings(run.pattern), run.train.seed,
                       f"{tokens / 1e6:.2f}M" if tokens >= 1e5 else tokens,
                       f"{row['seconds'] / 60:.1f}" if timed else "", f"{row['tokens_per_s']:.0f}" if timed else "",
-                      row["evaluated"]])
+                      evaluated.get(row["id"], 0)])
     if not lines:
         return f"no such runs in profile {database.profile!r}"
     return text_table(LISTED, lines, WIDTH, LISTED.index("settings"))
@@ -80,7 +83,7 @@ def find(database: Database, prefix: str) -> sqlite3.Row:
 
 
 def show(database: Database, prefix: str) -> str:
-    row = find(database, prefix)
+    row = database.intact(find(database, prefix))
     run = RunConfig.from_dict(json.loads(row["config"]))
     told = {"run": [row["run"], state(database, row)], "pattern": [run.pattern.name, settings(run.pattern)],
             "model": pairs(vars(run.model)), "train": pairs(vars(run.train)),
@@ -144,18 +147,22 @@ def verify(row: sqlite3.Row, database: Database) -> Iterator[tuple[str, np.ndarr
         raise SuiteError(f"{folder} has no finished weights of the run {row['run']}: delete outputs/{database.profile} "
                          "or restore the folder, and run make report")
     for stored in database.rows("select * from evaluations where run_id = ? order by id", row["id"]):
-        evaluation = Evaluation.of(stored["name"], **json.loads(stored["parameters"]))
+        evaluation = Evaluation.of(stored["name"], **json.loads(database.intact(stored)["parameters"]))
         if stored["evaluation"] == evaluation_fingerprint(evaluation):       # else of an earlier code: no report has it
             result = evaluate(evaluation, finished.model, run, database.corpus if on_text else None, device)
-            yield stored["name"], differences(stored["id"], result, database)
+            yield stored["name"], differences(stored, result, database)
 
 
-def differences(evaluation: int, result: "EvalResult", database: Database) -> np.ndarray:
+def differences(evaluation: sqlite3.Row, result: "EvalResult", database: Database) -> np.ndarray:
     """Metrics by what they describe, arrays by name: all must be there, and nothing else."""
     described = itemgetter(*(name for name in METRIC_COLUMNS if name != "value"))
-    metrics, arrays = (database.rows(f"select * from {table} where evaluation_id = ?", evaluation)
-                       for table in ("metrics", "arrays"))
-    old = {described(row): np.array(row["value"]) for row in metrics} | {row["name"]: array_of(row) for row in arrays}
+    old: dict[Any, np.ndarray] = {}
+    for row in database.stored_values(evaluation):
+        with suppress(ValueError, TypeError):          # no number where one belongs: it counts as missing
+            old[described(row)] = np.array(float(row["value"]))
+    for row in database.rows("select * from arrays where evaluation_id = ?", evaluation["id"]):
+        with suppress(ValueError, TypeError):          # the same where its type or its shape is damaged
+            old[row["name"]] = array_of(row)
     new = {described(vars(metric)): np.array(metric.value) for metric in result.metrics} | result.arrays
     return np.concatenate([distances(old.get(key), new.get(key)) for key in sorted({*old, *new}, key=str)])
 
@@ -180,7 +187,7 @@ def verify_runs(profile: str, corpus: str, prefix: str, every: bool) -> int:
         raise SuiteError(f"profile {profile!r} has no finished run yet: make report PROFILE={profile}")
     results, numbers, apart = 0, 0, 0
     for row in rows if prefix or every else [random.choice(rows)]:
-        here = row["machine"] == machine() and json.loads(row["versions"]) == versions()
+        here = database.intact(row)["machine"] == machine() and json.loads(row["versions"]) == versions()
         where = "" if here else "; the result was made on another machine or with other versions"
         for name, away in verify(row, database):
             different = np.count_nonzero(away)

@@ -20,10 +20,12 @@ from lib.patterns import Pattern, build
 from lib.patterns.matching import match_edges
 from suite.experiments.base import Job, Parameters
 from suite.experiments.common import Recipe, spec_of
+from suite.run import stamps
 from suite.run.browse import settings
 from suite.run.database import Database
 from suite.run.engine import ensure
 from suite.run.worker import Hosts
+from suite.settings.parameters import notebook_names
 from suite.settings.profiles import Profile
 from suite.settings.progress import text_table
 
@@ -63,7 +65,8 @@ def value_of(text: str) -> Any:
 
 def champions(profile: Profile, database: Database) -> dict[str, Champion]:
     """The best model of each family in the result tables, among models of the profile's size and training length."""
-    tables = [pd.read_csv(path) for path in sorted(paths.results(profile.name).glob("[0-9]*.csv"))]
+    tables = [pd.read_csv(paths.results(profile.name) / f"{name}.csv") for name in notebook_names()
+              if stamps.whole(profile.name, name) and stamps.products(profile.name, name)["table"]]
     if not tables:
         return {}
     rows = pd.concat(tables)

@@ -193,6 +193,8 @@ class Engine:
             return                                     # news of a task that was taken from it
         elif kind == "recorded":
             self.on_news(task.fingerprint, None)
+        elif kind == "note":
+            self.shown.note(f"{task.label}: {event['text']}")
         elif kind == "progress":
             task.state = replace(task.state, **{k: v for k, v in event.items() if k != "event"})
         else:

@@ -198,7 +198,7 @@ class RayWorker:
                         self.fetch(folder)             # as a worker here: first the weights, then their row
                     call = getattr(database, one_of(event["call"], RECORDS, "record"))
                     call(run, *json.loads(event["given"], object_hook=unpacked))
-                elif event["event"] in ("progress", "recorded"):
+                elif event["event"] in ("progress", "recorded", "note"):
                     self.events.put((self, event))
                     if time.monotonic() >= due:
                         due = time.monotonic() + max(self.cluster.every, self.fetch(folder) / FETCH_SHARE)

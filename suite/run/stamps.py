@@ -20,6 +20,7 @@ from suite.settings import profiles
 
 REPORT = paths.ROOT / "suite" / "report"
 BENCHED = "07_efficiency"               # the notebook that shows what `make bench` measured, if it did
+PAGE = "page"
 
 
 def digest(path: Path) -> str:
@@ -70,11 +71,18 @@ def record(profile: str, name: str) -> Path:
     return paths.executed(profile) / f"{name}.json"
 
 
-def products(profile: str, notebook: str) -> dict[str, str]:
-    """Hashes of what an execution left: the executed notebook and its table (empty: it wrote none)."""
-    return {"notebook": digest(paths.executed(profile) / f"{notebook}.ipynb"),
-            "table": digest(paths.results(profile) / f"{notebook}.csv")}
+def products(profile: str, name: str) -> dict[str, str]:
+    """Hashes of what an execution left: the executed notebook and its table (empty: it wrote none); or of the page."""
+    if name == PAGE:
+        return {file: digest(paths.report(profile) / file) for file in ("index.html", "ledger.json")}
+    return {"notebook": digest(paths.executed(profile) / f"{name}.ipynb"),
+            "table": digest(paths.results(profile) / f"{name}.csv")}
 
+
+def whole(profile: str, name: str, stamp: str | None = None) -> bool:
+    """Whether what belongs to a notebook (or `PAGE`) is as it was made, by this stamp or by any."""
+    known = read(profile, name)
+    return known.get("products") == products(profile, name) and stamp in (None, known.get("stamp"))
 
 
 def page_stamp(profile: str, values: Mapping[str, str], corpus_folder: str) -> str:
@@ -87,12 +95,14 @@ def page_stamp(profile: str, values: Mapping[str, str], corpus_folder: str) -> s
 
 
 def write(profile: str, name: str, stamp: str, **more: Any) -> None:
-    write_atomically(record(profile, name), (json.dumps({"stamp": stamp, **more}, indent=1) + "\n").encode())
+    """Keep the stamp, with hashes of what it stands for."""
+    kept = {"stamp": stamp, "products": products(profile, name), **more}
+    write_atomically(record(profile, name), (json.dumps(kept, indent=1) + "\n").encode())
 
 
 def read(profile: str, name: str) -> dict[str, Any]:
     """What is kept of a notebook or the page; empty if the file is missing or damaged."""
     try:
         return dict(json.loads(record(profile, name).read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return {}

@@ -4,13 +4,14 @@
 
 The engine asks the hosts for as many workers as there is room for, and gives each one run at a time: `give` sets a
 worker's `task`, and the engine takes it away. What happens arrives as (worker, event): `ready` first; of the run in
-hand `progress`, `recorded`, then `done`, `failed` (with `error`) or `busy`; at any time `died` (with `how` and the
-worker's last `words`), the last. A worker claims a run by a lock on the run's folder, which the kernel releases when
-the process dies. The end of its input means that the engine is gone: the worker then ends at once.
+hand `progress`, `recorded` and `note` (with `text`), then `done`, `failed` (with `error`) or `busy`; at any time `died`
+(with `how` and the worker's last `words`), the last. A worker claims a run by a lock on the run's folder, which the
+kernel releases when the process dies. The end of its input means that the engine is gone: it then ends at once.
 """
 
 
 import json
+import logging
 import os
 import queue
 import signal
@@ -197,11 +198,14 @@ class Worker:
         folder = paths.run_folder(task["profile"], task["fingerprint"])
         title = f"{run.pattern.name}, seed {run.train.seed}, process {os.getpid()}"
         waiting = slot(task["slots"], lambda: self.channel.say("progress", stage="waiting for a free place"))
-        with waiting if task["slots"] else nullcontext(), claim(folder / "lock") as mine:
-            outcome = {"event": "busy"}
-            if mine:
-                with logging_to(folder / "log.txt", title):
-                    outcome = self.attempt(task, run, folder)
+        outcome = {"event": "busy"}
+        try:
+            with waiting if task["slots"] else nullcontext(), claim(folder / "lock") as mine:
+                if mine:
+                    with logging_to(folder / "log.txt", title):
+                        outcome = self.attempt(task, run, folder)
+        except OSError as error:                       # lock and log cannot be files there
+            outcome = {"event": "failed", "error": f"{folder} is no folder for a run ({error}): move it away"}
         self.channel.say(**outcome)
 
     def attempt(self, task: dict[str, Any], run: RunConfig, folder: Path) -> dict[str, Any]:
@@ -228,7 +232,8 @@ class Worker:
                 traceback.print_exc()
                 errors = [described(error)]
                 if record is not None:
-                    record("record_failure", self.facts, *errors)
+                    with suppress(SuiteError):         # of a database that cannot be written
+                        record("record_failure", self.facts, *errors)
         return {"event": "failed", "error": "; ".join(errors)} if errors else {"event": "done"}
 
     def tell(self, call: str, *given: Any) -> None:
@@ -275,9 +280,25 @@ def described(error: Exception) -> str:
     return str(error) if isinstance(error, SuiteError) else f"{type(error).__name__}: {error}"
 
 
+class Notes(logging.Handler):
+    """Warnings of `lib` (a damaged file was set aside): a line in the engine's display, beside the one in the log."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(logging.WARNING)
+        self.channel, self.said = channel, set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        print(text, file=sys.stderr, flush=True)
+        if text not in self.said:
+            self.channel.say("note", text=text)
+        self.said.add(text)
+
+
 def main(kind: Callable[[Channel], Worker] = Worker) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # Ctrl-C reaches the whole process group; the engine decides
     worker = kind(Channel())
+    logging.getLogger("lib").addHandler(Notes(worker.channel))
     worker.channel.say("ready")
     while True:
         worker.perform(worker.channel.tasks.get())
