@@ -1,5 +1,6 @@
 """What a profile trains, before anything runs: each notebook's runs, shared runs counted once, and their time."""
 
+import math
 import signal
 import threading
 import traceback
@@ -25,7 +26,8 @@ from suite.settings.progress import text_table
 
 DOMAINS = 4                 # of held-out text, where there is no corpus yet that says how many
 PLAN_SECONDS = 600          # of computing, for the plan of one notebook; the longest of the suite's takes a minute
-MOST_RUNS = 3000            # of one notebook; paper has some hundred
+MOST_GRID = 10_000          # combinations of a notebook's four longest lists: paper has at most 500
+MOST_RUNS = 3000            # of a notebook: paper has at most 150
 USABLE = 0.9                # of a GPU's memory: the rest is its driver's, and lost between blocks
 # The plan has a line a notebook and one for all of them. What is needed more than once counts where it is needed first.
 COLUMNS = {"runs": "sum",
@@ -95,6 +97,8 @@ def planned(profile: Profile, notebook: str) -> Planned:
     """The notebook at the profile's parameters; longest runs first, equal ones in the experiment's order."""
     parameters, own = profile.parameters(notebook), experiments.experiment(notebook)
     where = f"{profile.name}.yaml, notebooks: {notebook}"
+    grid = math.prod(sorted(len(value) for _, value in parameters if isinstance(value, tuple) and value)[-4:])
+    require(grid <= MOST_GRID, f"{where}: combinations of its longest lists", grid, f"at most {MOST_GRID:,}")
     with at_most(PLAN_SECONDS, where):
         jobs = sorted(own.plan(parameters, profile), reverse=True,
                       key=lambda job: job.run.train.tokens * job.run.model.matrix_weights)

@@ -3,12 +3,13 @@
 from frame import Row, tiny
 
 PLAN, LIST, WINDOWS = "plan --profile tiny", "runs list --profile tiny", "{windows: [4, 6]}"
+SMOKE = "plan --profile smoke"      # can be planned whole
 BOMB = "".join(f"{name}: &{name} [{', '.join([f'*{other}'] * 9)}]\n" for other, name in zip("abcdefgh", "bcdefghi"))
 THREADS = "NUM_THREADS = '{}' is not valid: a number from 1 to 999, or unset it"
 
 
 def profile(name: str, old: str, new: str, line: str) -> Row:
-    return Row(name, PLAN, line, profile=tiny(old, new))
+    return Row(name, PLAN, line, profile=tiny(old, new).replace("layers: 2,", "layers: 5,"))     # as coprime needs
 
 
 def outputs(name: str, folder: str, line: str, **more) -> Row:
@@ -46,6 +47,8 @@ ROWS = [
     profile("a length below the window", "length: 16", "length: 4", "window = 4 is not valid: less than length = 4"),
     profile("too little to evaluate", "tokens: 1000\n", "tokens: 5\n", "evaluation_tokens = 5 .*at least one"),
     profile("a long grid", "[4, 6]", str([*range(5000)]), r"windows = \[0, 1, .* it should have at most 100 entries"),
+    profile("a large grid", WINDOWS, str({name: [*range(1, 101)] for name in ("seeds", "windows")}).replace("'", ""),
+            "combinations of its longest lists = 200000 .*at most 10,000"),
     profile("a domain that is not there", "docs: 0.75", "dosc: 0.75", "mixture 'dosc'; did you mean 'docs'"),
     profile("half a character", "for tests", r'"\ud800"', r"description = '\\ud800' is not valid: .*surrogates"),
     # Known at the start, so said before a corpus is built
@@ -71,13 +74,13 @@ ROWS = [
     Row("no threads of numba", LIST, "NUMBA_" + THREADS.format("0"), env={"NUMBA_NUM_THREADS": "0"}),
     Row("threads that are no number", LIST, "OMP_" + THREADS.format("abc"), env={"OMP_NUM_THREADS": "abc"}),
     Row("a million threads", LIST, "MKL_" + THREADS.format("1000000"), env={"MKL_NUM_THREADS": "1000000"}),
-    Row("a variable that a library refuses", PLAN, "TORCH_LOGS='nonsense'", env={"TORCH_LOGS": "nonsense"}),
-    Row("odd surroundings, which do no harm", PLAN, "^total ", status=0, env={
+    Row("a variable that a library refuses", SMOKE, "TORCH_LOGS='nonsense'", env={"TORCH_LOGS": "nonsense"}),
+    Row("odd surroundings, which do no harm", SMOKE, "^total ", status=0, env={
         "MPLBACKEND": "nonsense", "PYTHONIOENCODING": "ascii", "LANG": "C", "COLUMNS": "0", "TERM": "dumb",
         "HOME": None, "TMPDIR": "/nowhere", "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": "x",
         "NUMBA_CACHE_DIR": "/proc/x"}),
     # Where a command prints to, and what it is asked in
-    Row("a full disk under the plan", PLAN, "output: No space left on device", stdout="/dev/full"),
+    Row("a full disk under the plan", SMOKE, "output: No space left on device", stdout="/dev/full"),
     Row("a full disk under the help", "--help", "output: No space left on device", stdout="/dev/full"),
     Row("a run not in UTF-8", "runs show \udcff", r"argument = '\\udcff' is not valid: a text in UTF-8"),
     Row("a command that is gone", "runs export", "No such command 'export'"),
