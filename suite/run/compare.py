@@ -15,7 +15,7 @@ import pandas as pd
 from lib import paths
 from lib.config import PatternSpec, RunConfig
 from lib.data import Corpus
-from lib.errors import SuiteError
+from lib.errors import SuiteError, require
 from lib.patterns import Pattern, build
 from lib.patterns.matching import match_edges
 from suite.experiments.base import Job, Parameters
@@ -30,6 +30,7 @@ from suite.settings.profiles import Profile
 from suite.settings.progress import text_table
 
 SEED = 42
+LARGEST = 10 ** 7           # number of a pattern's parameter
 Champion = tuple[str, PatternSpec]     # what the tables call it, and its pattern
 
 
@@ -50,6 +51,8 @@ def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpu
 def candidate_of(name: str, given: Mapping[str, str], profile: Profile) -> Pattern:
     """The pattern `name` with the parameters `given` at the profile's depth; `SuiteError` if they are wrong."""
     values = {parameter: value_of(text) for parameter, text in given.items()}
+    for parameter, value in values.items():
+        require(not isinstance(value, int) or abs(value) <= LARGEST, parameter, value, f"at most {LARGEST:,}")
     return build(name, layers=profile.model.layers, heads=profile.model.heads, **values)
 
 

@@ -36,7 +36,8 @@ from lib.errors import SuiteError, one_of, require
 from lib.files import write_atomically
 from suite.run.database import Database, claim, unpacked
 from suite.run.engine import Assignment
-from suite.run.worker import TAIL, THREADS, Events, Hosts, WorkerProcess
+from suite.run.worker import TAIL, Events, Hosts, WorkerProcess
+from suite.settings.entrance import THREADS
 from suite.settings.machine import versions
 from suite.settings.privacy import require_private
 

@@ -33,6 +33,7 @@ from lib.config import Evaluation, RunConfig, freeze
 from lib.data import Corpus
 from lib.errors import SuiteError
 from suite.run.database import Database, Facts, claim, now, packed
+from suite.settings.entrance import THREADS
 from suite.settings.fingerprints import evaluation_fingerprint, run_fingerprint
 from suite.settings.machine import machine, side_by_side, versions
 
@@ -42,7 +43,6 @@ TAIL = 8                      # last lines of a log that an error shows
 
 # A worker has one thread, and keeps freed memory for the next step, in huge pages: fresh pages for every tensor cost a
 # tenth of a training step. Only glibc's malloc knows of it; other systems ignore it.
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 MALLOC = {"hugetlb": 1, "mmap_threshold": 2 ** 25, "trim_threshold": 2 ** 32}
 WORKER = {**dict.fromkeys(THREADS, "1"), "TOKENIZERS_PARALLELISM": "false",
           "GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in MALLOC.items())}

@@ -4,6 +4,7 @@ Libraries read their variables when they are imported, and each fails in its own
 a traceback. So `prepare` comes before anything that computes is imported.
 """
 
+import errno
 import io
 import os
 import re
@@ -19,6 +20,7 @@ from lib.errors import SuiteError, require
 
 FOLDERS = ("HF_HOME", "MPLCONFIGDIR", "NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 LIBRARIES = ("CUDA", "HF_", "KMP_", "MKL_", "MPLCONF", "NUMBA_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 INLINE = "module://matplotlib_inline.backend_inline"
 COUNTS = re.compile("[1-9][0-9]{0,2}(,[1-9][0-9]{0,2})*")   # of threads; OpenMP takes one for each level
 
@@ -41,9 +43,9 @@ def prepare(arguments: Sequence[str]) -> None:
             os.environ[name] = os.path.abspath(given)
     for argument in arguments:
         require_utf8("argument", argument)
-    for name, value in os.environ.items():
-        require(not name.endswith("_NUM_THREADS") or COUNTS.fullmatch(value), name, value,
-                "a number from 1 to 999, or unset it")
+    for name in THREADS:
+        given = os.environ.get(name, "1")
+        require(COUNTS.fullmatch(given) is not None, name, given, "a number from 1 to 999, or unset it")
     require_outputs(written=False)
 
 
@@ -90,7 +92,10 @@ def outside(error: Exception) -> str:
     if any(code.co_name == "<module>" and "site-packages" in code.co_filename for code in codes):
         given = [f"{name}={value!r}" for name, value in sorted(os.environ.items()) if name.startswith(LIBRARIES)]
         return f"a library cannot be imported ({error}): are its variables right? {', '.join(given)}"
-    return f"{error.filename or 'output'}: {error.strerror or error}" if isinstance(error, OSError) else ""
+    if not isinstance(error, OSError):
+        return ""
+    thing = error.filename or ("output" if error.errno == errno.ENOSPC else type(error).__name__)
+    return f"{thing}: {error.strerror or error}"
 
 
 def drop_output() -> None:
