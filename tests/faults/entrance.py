@@ -59,7 +59,7 @@ ROWS = [
     Row("a cluster without a port", "report --profile tiny --engine ray", "no Ray cluster .* RAY_ADDRESS = 'nonsense'",
         env={"RAY_ADDRESS": "nonsense"}),
     Row("a pattern's parameter", "compare local -p windw=3 --profile tiny", "'windw'; did you mean 'window'"),
-    Row("a pattern's huge parameter", f"compare christoffel -p m=2 -p k={10 ** 12} --profile tiny", "k = 10+ .*at most"),
+    Row("a pattern's huge number", f"compare christoffel -p m=2 -p k={10 ** 12} --profile tiny", "k = 10+ .*at most"),
     # The folder of the outputs
     outputs("outputs in a file", "{root}/Makefile", "Not a directory.*name a folder that can be written"),
     outputs("outputs under a file", "{root}/Makefile/x", "Not a directory"),
