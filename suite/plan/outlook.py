@@ -25,7 +25,7 @@ from suite.settings.profiles import Profile
 from suite.settings.progress import text_table
 
 DOMAINS = 4                 # of held-out text, where there is no corpus yet that says how many
-PLAN_SECONDS = 600          # of computing, for the plan of one notebook; the longest of the suite's takes a minute
+PLAN_SECONDS = 3600         # of computing, for the plan of one notebook; the longest of the suite's takes minutes
 MOST_GRID = 10_000          # combinations of a notebook's four longest lists: paper has at most 500
 MOST_RUNS = 3000            # of a notebook: paper has at most 150
 USABLE = 0.9                # of a GPU's memory: the rest is its driver's, and lost between blocks

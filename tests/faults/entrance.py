@@ -81,7 +81,8 @@ ROWS = [
         "HOME": None, "TMPDIR": "/nowhere", "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": "x",
         "NUMBA_CACHE_DIR": "/proc/x"}),
     # Where a command prints to, and what it is asked in
-    Row("a full disk under the plan", SMOKE, "output: No space left on device", stdout="/dev/full"),
+    Row("a full disk under the list", LIST, "output: No space left on device", stdout="/dev/full",
+        files={"outputs/tiny/runs.sqlite": b""}),
     Row("a full disk under the help", "--help", "output: No space left on device", stdout="/dev/full"),
     Row("a run not in UTF-8", "runs show \udcff", r"argument = '\\udcff' is not valid: a text in UTF-8"),
     Row("a command that is gone", "runs export", "No such command 'export'"),
