@@ -70,28 +70,28 @@ def apart(shared: Path):
 
 
 @pytest.fixture(scope="session")
-def rendered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The outputs of a made-up finished profile and the HTML of its page. Only read: `site` is a copy to build from."""
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outputs of a made-up finished profile with its report. Only read: `site` is a copy to build from."""
     from report_site import WITH_ALL, Site
     with pytest.MonkeyPatch.context() as patch:
         made = Site(tmp_path_factory.mktemp("site") / "outputs", patch)
         made.fill()
         made.build(WITH_ALL, made.claims)
-        return made.outputs, made.index.read_text("utf-8")
+        return made.outputs
 
 
 @pytest.fixture(scope="session")
-def page(rendered: tuple[Path, str]):
-    """The page as a tree."""
-    from bs4 import BeautifulSoup
-    return BeautifulSoup(rendered[1], "html.parser")
+def page(rendered: Path):
+    """The report's pages as one tree."""
+    from report_site import PROFILE, joined
+    return joined(rendered / PROFILE / "report")
 
 
 @pytest.fixture
-def site(rendered: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def site(rendered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A copy of the made-up profile, to change and to build again."""
     from report_site import Site
-    return Site(Path(shutil.copytree(rendered[0], tmp_path / "outputs")), monkeypatch)
+    return Site(Path(shutil.copytree(rendered, tmp_path / "outputs")), monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@ nobody judged, and the page of all that."""
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,8 +98,7 @@ class Site:
         """The page that is written, with these claims in place of what would be judged."""
         if claims is not None:
             self.judging(claims)
-        page = build(PROFILE, status, str(paths.ROOT.parent / "my texts"))
-        return BeautifulSoup(page.read_text("utf-8"), "html.parser")
+        return joined(build(PROFILE, status, str(paths.ROOT.parent / "my texts")).parent)
 
     def judging(self, found: list[Judgement]) -> list[tuple]:
         """Let `suite.claims` answer with `found`; returns the list of its calls."""
@@ -191,6 +191,27 @@ def write_runs(data: str) -> pd.DataFrame:
     rows.append({**rows[0], "run": task, "series": "Dense, copying", "measure": "accuracy"})
     database.close()
     return pd.DataFrame(rows).reindex(columns=list(COLUMNS))
+
+
+def pages_of(folder: Path) -> dict[str, BeautifulSoup]:
+    """The pages of a report by name, in the order of the contents."""
+    first = BeautifulSoup((folder / "index.html").read_text("utf-8"), "html.parser")
+    names = [link["href"].removesuffix(".html") for link in first.select(".contents a")]
+    return {name: BeautifulSoup((folder / f"{name}.html").read_text("utf-8"), "html.parser") for name in names}
+
+
+def joined(folder: Path) -> BeautifulSoup:
+    """The report as one tree: a section a page, named like it, in which a link to another page leads to its section."""
+    whole = BeautifulSoup("<main></main>", "html.parser")
+    for name, page in pages_of(folder).items():
+        section = page.main
+        section.name, section["id"] = "section", name
+        page.select_one(".turn").decompose()
+        for link in section.find_all("a", href=re.compile(r"^[^/:]+\.html")):
+            there, _, anchor = link["href"].partition(".html#")
+            link["href"] = f"#{anchor or there.removesuffix('.html')}"
+        whole.main.append(section)
+    return whole
 
 
 def text(tag: Tag) -> str:

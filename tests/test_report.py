@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from report_site import (ALL_PATTERNS, DOMAINS, DONE, FAILED, LONG, PROFILE, RUNNING, SEEDS, SERIES, SMALL, STATUS,
-                         WAITING, WITH_ALL, text)
+                         WAITING, WITH_ALL, pages_of, text)
 
 from lib import paths
 from lib.errors import SuiteError
@@ -28,32 +28,42 @@ def section(page, name: str):
 
 # Self-contained and accessible
 
-def test_when_the_page_opens_then_nothing_in_it_is_fetched_or_runs_but_its_own_script(page):
-    for tag in page.find_all(True):
-        for name, value in tag.attrs.items():
-            if name in RESOURCES or (name == "href" and tag.name != "a"):
-                assert str(value).startswith(("data:", "#")), (tag.name, name, value[:80])
-            assert not name.startswith("on"), (tag.name, name)
-        assert not OUTSIDE_CSS.search(tag.get("style", ""))
-    assert not any(OUTSIDE_CSS.search(style.get_text()) for style in page.find_all("style"))
-    script, = page.find_all("script")
-    assert not re.search(r"https?:|import\(|fetch|XMLHttp|alert", script.get_text())
-    assert not page.find_all(["iframe", "object", "embed"])
+def test_when_a_page_opens_then_nothing_in_it_is_fetched_or_runs_but_its_own_script(rendered, page):
+    for own in pages_of(rendered / PROFILE / "report").values():
+        for tag in own.find_all(True):
+            for name, value in tag.attrs.items():
+                if name in RESOURCES or (name == "href" and tag.name != "a"):
+                    assert str(value).startswith(("data:", "#")), (tag.name, name, value[:80])
+                assert not name.startswith("on"), (tag.name, name)
+            assert not OUTSIDE_CSS.search(tag.get("style", ""))
+        assert not any(OUTSIDE_CSS.search(style.get_text()) for style in own.find_all("style"))
+        script, = own.find_all("script")
+        assert not re.search(r"https?:|import\(|fetch|XMLHttp|alert", script.get_text())
+        assert not own.find_all(["iframe", "object", "embed"])
     for gone in ("require.js", "alert(", "steal()", "cdn.example.org", "MathJax", "cloudflare", "Javascript object"):
         assert gone not in str(page)
     for kept in ("picture not embedded: a picture elsewhere", "kept HTML with", "clickable"):
         assert kept in str(page)
 
 
-def test_when_links_leave_the_page_then_only_to_the_web_or_to_files_beside_it(rendered, page):
-    identifiers = [tag["id"] for tag in page.find_all(id=True)]
-    assert len(identifiers) == len(set(identifiers))
-    for link in page.find_all("a"):
-        target = link.get("href", "#main")
-        if target.startswith(("../results/", "ledger.json")):
-            assert (rendered[0] / PROFILE / "report" / target).resolve().is_file(), target
-        else:
-            assert target.startswith("https://") or target.removeprefix("#") in identifiers, target
+def test_when_links_leave_a_page_then_to_the_web_to_files_beside_it_or_to_a_place_that_is_there(rendered, page):
+    folder = rendered / PROFILE / "report"
+    pages = pages_of(folder)
+    places = {name: [tag["id"] for tag in own.find_all(id=True)] for name, own in pages.items()}
+    assert all(len(identifiers) == len(set(identifiers)) for identifiers in places.values())
+    for name, own in pages.items():
+        for link in own.find_all("a"):
+            file, _, anchor = link.get("href", "#main").partition("#")
+            there = file.removesuffix(".html") or name
+            if there in pages:
+                assert not anchor or anchor in places[there], link
+            else:
+                assert file.startswith("https://") or (folder / file).resolve().is_file(), link
+        assert [link["href"] for link in own.select(".contents [aria-current]")] == [f"{name}.html"]
+    order = list(pages)
+    for name, before, after in zip(order[1:], order[:-1], [*order[2:], None], strict=True):
+        turn = {link["rel"][0]: link["href"] for link in pages[name].select(".turn a")}
+        assert turn == {"prev": f"{before}.html", **({"next": f"{after}.html"} if after else {})}
     links = {link.get_text(): link["href"] for link in section(page, DONE).find_all("a")}
     assert links["the paper"] == "https://arxiv.org/abs/2606.28560" and links["extrapolation"] == f"#{WAITING}"
     assert links["audit row 12"] == "#audit-row-12" and links["a row that is not there"] == "#audit"
@@ -63,25 +73,25 @@ def test_when_links_leave_the_page_then_only_to_the_web_or_to_files_beside_it(re
 
 def test_when_the_audit_is_shown_then_its_rows_can_be_linked_and_it_links_to_notebooks(page, site):
     audit = section(page, "audit")
-    assert audit.h2.get_text() == "Audit of the documents" and audit.find("math")["alttext"] == "75"
+    assert audit.h1.get_text() == "Audit of the documents" and audit.find("math")["alttext"] == "75"
     assert page.find(id="audit-row-12").find_parent("tr") and audit.find("a", string="the sweep")["href"] == f"#{DONE}"
     (site.outputs / "audit.md").unlink()
     without = site.build(claims=[])
     assert section(without, "audit") is None and without.find("a", string="audit row 12") is None
 
 
-def test_when_images_headings_and_tables_are_read_then_they_say_what_they_are(page):
+def test_when_images_headings_and_tables_are_read_then_they_say_what_they_are(rendered, page):
     assert [image["alt"] for image in section(page, DONE).find_all("img")] == [
         "Four lines that fall & flatten", "A figure with a caption only.", "Figure 3, under 'Loss over training'"]
     assert all(image["alt"].strip() for image in page.find_all("img"))
-    headings = page.find_all(re.compile(r"h[1-6]"))
-    levels = [int(heading.name[1]) for heading in headings]
-    assert levels.count(1) == 1 and levels[0] == 1 and page.html["lang"] == "en"
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    for own in pages_of(rendered / PROFILE / "report").values():
+        levels = [int(heading.name[1]) for heading in own.find_all(re.compile(r"h[1-6]"))]
+        assert levels.count(1) == 1 and levels[0] == 1 and own.html["lang"] == "en"
+        assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
     sweep = "Window sweep: which alpha schedule?"
-    assert [heading.get_text() for heading in headings if heading.name == "h2"] == [
-        "8 claims, and whether they hold", "Conclusions", "Summary", sweep, "Learned alpha", WAITING, RUNNING, sweep,
-        "Audit of the documents", "Data", "Made with", "Runs"]
+    assert [heading.get_text() for heading in page.find_all("h1")] == [
+        "Sparse attention: three proposals, one report", "8 claims, and whether they hold", sweep, "Learned alpha",
+        WAITING, RUNNING, sweep, "All models", "Audit of the documents", "Data and versions", "Runs"]
     for table in page.find_all("table"):
         assert table.caption.get_text(strip=True)
         assert table.parent["class"] == ["scroll"] and table.parent["tabindex"] == "0" and table.parent["aria-label"]
@@ -114,15 +124,17 @@ def test_when_a_notebook_is_shown_then_code_is_folded_output_is_in_its_end_state
     assert [formula.get_text() for formula in own.select("code.tex")] == [r"$\nosuchcommand{x}$"]
 
 
-def test_when_a_notebook_shows_a_claim_then_the_ledger_s_row_stands_in_its_place_and_on_the_first_page(page):
-    own, card = section(page, DONE), page.select("#conclusions article")[0]
+def test_when_a_notebook_shows_a_claim_then_the_ledger_s_row_stands_in_its_place_and_at_its_head(page):
+    own = section(page, DONE)
+    card, onward = own.select_one(".card"), page.select_one(".onward li")
     box = own.select_one(".claim")
     said = "✓ supported What F1 says: a < b & c −0.042 nats a token"
     assert text(box).startswith(f"{said} −0.051 to −0.033 3 seeds")
     assert box.a["href"] == "#claim-F1" and box.find("svg") and "STALE VERDICT" not in own.get_text()
     assert [text(told) for told in own.select(".conclusion")] == ["A claim that the ledger lacks."]
     assert "The ramp is better by 0.02 nats, with α 0 = 0.5 ." in text(own)
-    assert card.h3.a["href"] == f"#{DONE}" and card.select_one(".question").get_text() == "Is the ramp better?"
+    assert onward.a["href"] == f"#{DONE}" and onward.select_one(".question").get_text() == "Is the ramp better?"
+    assert "✓ 3 supported" in text(onward)
     assert text(card.li) == f"{said} (−0.051 to −0.033)"
     assert [item.a["href"] for item in card.find_all("li")] == [
         f"#claim-{name}" for name in ("F1", "F2", "F3", "A1", LONG, "S2")]
@@ -137,23 +149,23 @@ def test_when_a_notebook_failed_or_waits_then_partial_output_is_marked_and_old_r
     assert "PARTIAL OUTPUT" in failed.get_text() and "An Exception was encountered" not in failed.get_text()
     assert "no alpha <moved> & far" in failed.select_one(".failure").get_text()
     assert failed.select_one(".failure .ansi-red-fg") and "\x1b" not in failed.get_text()
-    assert "Failed before it came to a conclusion" in text(page.select("#conclusions article")[1])
     error = "not executed, since runs that it needs failed:\nlocal: loss is nan"
     failed = text(section(site.build({**STATUS, FAILED: NotebookStatus("failed", error)}, []), FAILED))
     assert "PARTIAL OUTPUT" not in failed and "It left no output." in failed        # that was of an earlier execution
     assert "runs that it needs failed: local: loss is nan" in failed
     assert "Not run yet" in text(section(page, WAITING)) and "Being executed now" in text(section(page, RUNNING))
     assert "STALE RESULT" not in str(page) and "from an older execution" not in str(page)
-    assert "2 of 5 done, 1 failed" in text(page.find("dl"))
+    first = text(section(page, "index").header)
+    assert "2 of 5 notebooks are done." in first and "1 notebook failed" in first
 
 
 # Numbers
 
 def test_when_series_are_summarised_then_each_number_is_that_of_the_table(page, site):
-    rows, table = page.select("#summary tbody tr"), site.table
+    rows, table = page.select("table.summary tbody tr"), site.table
     assert len(rows) == len(SERIES)
     final = table[(table["measure"] == "perplexity") & (table["length"] == 256) & table["variant"].isna()]
-    headers = [header.get_text() for header in page.select("#summary thead th")]
+    headers = [header.get_text() for header in page.select("table.summary thead th")]
     means = []
     for row in rows:
         shown = dict(zip(headers, [cell.get_text(" ", strip=True) for cell in row.find_all(["th", "td"])], strict=True))
@@ -186,16 +198,16 @@ def test_when_a_number_is_asked_for_then_run_and_command_stand_in_the_section_an
     line, = (text(line) for line in block.find_all("li") if text(line).startswith("Power law, sigma=0.8 budget=64."))
     for seed, run in table[table["setting"] == "sigma=0.8 budget=64"].groupby("seed")["run"].first().items():
         assert f"{seed}: {run[:8]}" in line
-    for own in page.select("section.notebook"):
-        assert all(figure.figcaption.select_one("a.trace")["href"] == f"#{own['id']}-made"
-                   for figure in own.find_all("figure"))
+    for name in WITH_ALL:
+        assert all(figure.figcaption.select_one("a.trace")["href"] == f"#{name}-made"
+                   for figure in section(page, name).find_all("figure"))
     assert "it failed before it wrote a table" in text(page.find(id=f"{FAILED}-made"))
 
 
 def test_when_the_page_says_what_was_run_then_data_versions_machine_and_command_are_there(page):
     for selector, facts in {
-            ".lede": ("A made-up profile & its <numbers>",), ".glance": ("14,000,000 tokens in 4 domains",),
-            ".glance code": (f"make report PROFILE={PROFILE} CORPUS=FOLDER",),
+            "#index .eyebrow": ("A made-up profile & its <numbers>",),
+            "#onward code": (f"make report PROFILE={PROFILE} CORPUS=FOLDER",),
             "#data": ("Text of the Hugging Face hub: 2,048 pieces of a/b", "3,500,000", "3,001", "tokenizers 0.23.3",
                       "docs: a/docs (train), a copy on this machine, MIT"),
             "#made-with": ("torch 2.13.0", "Made-up CPU, 2 cores", "1 thread a run")}.items():
@@ -231,17 +243,16 @@ def tables(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
     return summary.read_tables(folder, [ALL_PATTERNS])
 
 
-def test_when_all_patterns_are_done_then_their_picture_stands_under_the_counts_with_the_tables_values(page, site):
-    order = page.select("#claims .tally, #claims #picture, #claims .ledger")
-    assert order[0]["class"] == ["tally"] and order[1]["id"] == "picture"
-    rows = [[text(cell) for cell in row.find_all(["th", "td"])] for row in page.select("#picture-values tbody tr")]
+def test_when_all_patterns_are_done_then_their_picture_stands_on_the_first_page_with_the_tables_values(page, site):
+    values = page.find(id="picture-values").find_next("table")
+    rows = [[text(cell) for cell in row.find_all(["th", "td"])] for row in values.select("tbody tr")]
     assert [row[0] for row in rows] == sorted(SERIES, key=lambda name: SERIES[name][2])
     half = 4.302653 * np.log(1.01) / np.sqrt(3)        # the 97.5 % point of Student's t with two degrees of freedom
     for name, shown, far, keys, *_ in rows:
         near = SERIES[name][2]
         assert shown == f"{near:.2f} ({near * np.exp(-half):.2f} to {near * np.exp(half):.2f})"
         assert far == f"{SERIES[name][3]:.2f}" and keys == ("128.5" if name == "Dense" else "12.4")
-    assert len(page.select("#picture-values a.run")) == len(SERIES) * len(SEEDS)
+    assert len(values.select("a.run")) == len(SERIES) * len(SEEDS)
     caption, image = text(page.select_one("#picture figcaption")), page.select_one("#picture img")
     assert "6 series attend" in caption and "Dense attends 262,144" in caption
     assert "interval of the mean over 3 seeds" in caption
@@ -271,7 +282,7 @@ def test_when_perplexities_are_far_off_then_they_are_written_and_each_setting_of
 def test_when_the_first_notebook_is_done_then_the_page_is_there_and_grows(site):
     waiting = {name: NotebookStatus("waiting") for name in STATUS}
     empty = str(site.build(waiting, []))
-    assert empty.count("not run yet") >= 4 and "No model has a perplexity yet" in empty
+    assert empty.count("Not run yet") >= 4 and "No model has a perplexity yet" in empty
     first = str(site.build({**waiting, DONE: NotebookStatus("done", seconds=1.0)}))
     assert "Fibonacci, linear ramp" in first and "PARTIAL OUTPUT" not in first
 
@@ -283,7 +294,7 @@ def test_when_writing_fails_then_the_last_page_stays_and_nothing_else(site, monk
     with pytest.raises(SuiteError, match="No such file"):
         site.build(claims=[])
     assert site.index.read_bytes() == before
-    assert {path.name for path in site.index.parent.iterdir()} == {"index.html", "ledger.json"}
+    assert not [path for path in site.index.parent.iterdir() if path.suffix not in (".html", ".json")]
 
 
 def test_when_the_page_is_built_again_then_only_the_time_differs_and_columns_are_documented_beside_it(site, page):
@@ -313,6 +324,7 @@ def test_when_the_page_is_used_in_a_browser_then_it_is_silent_fits_filters_and_u
     import browser
     if browser.chromium() is None:
         pytest.skip("no Chromium on this machine")
+    folder = rendered / PROFILE / "report"
     with browser.browser() as tab:
         def all_of(selector: str, condition: str) -> bool:
             return tab.evaluate(f"[...document.querySelectorAll('{selector}')].every(e => {condition})")
@@ -323,27 +335,35 @@ def test_when_the_page_is_used_in_a_browser_then_it_is_silent_fits_filters_and_u
             return tab.evaluate(f"{rows}.map(row => row.id.slice(6))")
         inside = "e.getBoundingClientRect().right <= innerWidth + 1"
         for width in (360, 390, 800, 1000, 1120, 1280, 400):
-            tab.open(rendered[0] / PROFILE / "report" / "index.html", width)
-            assert tab.evaluate("document.documentElement.scrollWidth") <= width
-            assert all_of("main *", f"e.closest('.scroll, pre, .math, .hidden') || {inside}")
+            for name in (*pages_of(folder), "claims"):
+                tab.open(folder / f"{name}.html", width)
+                assert tab.evaluate("document.documentElement.scrollWidth") <= width
+                assert all_of("main *", f"e.closest('.scroll, pre, .math, .hidden') || {inside}")
+                assert all_of("img", "e.complete && e.naturalWidth > 0")
+                assert all_of("math", "e.getBoundingClientRect().height > 5")
             assert all_of("#claims .scroll", "e.closest('details, figure') || e.scrollWidth <= e.clientWidth"), width
             assert all_of("#claims .ledger :is(td, th)", f"e.offsetHeight <= 1 || {inside}")
-            assert all_of("img", "e.complete && e.naturalWidth > 0")
-            assert all_of("math", "e.getBoundingClientRect().height > 5")
             assert press("verdict", "supported") == ["F1", "A1", LONG]
             assert tab.evaluate("document.querySelector('[role=status]').textContent") == "3 claims shown"
             assert press("document", "audit") == ["A1"]
             assert tab.evaluate("document.getElementById('claims-fibonacci').offsetHeight") == 0
             press("verdict", "")
             assert len(press("document", "")) == 8
+            search = "document.getElementById('claim-search')"
+            tab.evaluate(f"{search}.value = 'what f2'; {search}.dispatchEvent(new Event('input'))")
+            assert press("verdict", "") == ["F2"]
+            tab.evaluate(f"{search}.value = ''; {search}.dispatchEvent(new Event('input'))")
+            order = "document.getElementById('claim-order')"
+            tab.evaluate(f"{order}.value = 'p'; {order}.dispatchEvent(new Event('change'))")
+            assert press("verdict", "")[:3] == ["F3", "F1", "F2"]
+        tab.open(folder / f"{DONE}.html", 1280)
         cells = "document.querySelectorAll('details.code:not(.parameters){}').length"
         assert tab.evaluate(cells.format("[open]")) == 0
         tab.evaluate("document.getElementById('show-code').click()")
         assert tab.evaluate(cells.format("[open]")) == tab.evaluate(cells.format("")) > 0
-        run = tab.evaluate("document.querySelector('#claim-F1 a.run').getAttribute('href')")
-        for target, opened in ((f"#{DONE}-made", f"document.getElementById('{DONE}-made').open"),
-                               (run, f"document.querySelector('{run} details').open")):
-            tab.evaluate(f"location.hash = '{target}'")
-            tab.until(opened)
+        tab.evaluate(f"location.hash = '#{DONE}-made'")
+        tab.until(f"document.getElementById('{DONE}-made').open")
+        tab.evaluate(f"document.querySelector('#\\\\3{DONE[0]} {DONE[1:]}-made a.run').click()")
+        tab.until("location.pathname.endsWith('/runs.html') && document.querySelector(location.hash + ' details').open")
         assert tab.complaints() == []
         assert tab.requests() and all(url.startswith(("file://", "data:")) for url in tab.requests())

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page of a profile, written anew whenever a notebook is done."""
+"""The report: HTML pages of a profile that need nothing else, written anew whenever a notebook is done."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,13 +19,13 @@ class NotebookStatus:
 
 
 def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") -> Path:
-    """Write index.html and ledger.json to outputs/<profile>/report, and README.md beside the tables; returns the page.
+    """Write the pages and ledger.json to outputs/<profile>/report, and README.md beside the tables; returns index.html.
 
     status: every notebook of the suite by name, in the order of the page. Only what belongs to a notebook that is done
     or fresh counts as a result, and every claim of the ledger is judged from it; of a failed one the partial output is
-    shown. The page replaces the last one in one step. corpus: the folder that `CORPUS` names, for the commands on the
-    page and for judging; empty: the offline corpus. No file that is written says where it was made. Raises `SuiteError`
-    for tables or notebooks that are not what the suite writes, naming the file.
+    shown. Each page replaces the last one in one step, the first page at the end. corpus: the folder that `CORPUS`
+    names, for the commands on the page and for judging; empty: the offline corpus. No file that is written says where
+    it was made. Raises `SuiteError` for tables or notebooks that are not what the suite writes, naming the file.
     """
     from data_prep.build import existing         # imported when there is a page to write: nbconvert and matplotlib, too
     from suite import claims
@@ -36,10 +36,12 @@ def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") 
     text = existing(loaded.corpus)                           # nothing is judged where there is no text to have run on
     judgements = claims.judge(loaded, text, finished) if text is not None else []
     judgements = [replace(own, sentence=shareable(visible(own.sentence), loaded.corpus.folder)) for own in judgements]
-    content = visible(shareable(page.page(found, status, judgements), loaded.corpus.folder))
+    site = {name: visible(shareable(content, loaded.corpus.folder))
+            for name, content in page.site(found, status, judgements).items()}
     readme = pages.environment().get_template("results.md.j2").render(facts=found, columns=COLUMNS)
     write_atomically(paths.results(profile) / "README.md", readme.encode())
     ledger.write(profile, judgements)
-    path = paths.report(profile) / "index.html"
-    write_atomically(path, content.encode())
+    for name, content in reversed(site.items()):
+        path = paths.report(profile) / f"{name}.html"
+        write_atomically(path, content.encode())
     return path

@@ -115,7 +115,7 @@ safe = nh3.Cleaner(
 class Heading:
     anchor: str
     text: str
-    level: int                               # 3 or more
+    level: int                               # 2 or more
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,9 @@ class Section:
 
 def tidy(fragment: str, prefix: str, title: str = "", runs: Collection[str] = (), anchors: Collection[str] = (),
          claims: Mapping[str, str] | None = None) -> Section:
-    """The section whose heading is an h2 with the identifier `prefix`, of a fragment that is made safe and fit for it.
+    """The page whose heading is an h1 with the identifier `prefix`, of a fragment that is made safe and fit for it.
 
-    Headings start at h3 and skip no level; identifiers begin with the prefix. Every image has alternative text, a
+    Headings start at h2 and skip no level; identifiers begin with the prefix. Every image has alternative text, a
     figure a link to how it was made (`PREFIX-made`), a table a caption, scopes and a box to scroll in. Links lead to
     the web, to one of the page's `anchors` (`03_extrapolation`, `audit-row-12`) or to one of its `runs`; other links
     become plain text. What a notebook said of a claim gives way to what the ledger says: `claims`, HTML by identifier.
@@ -190,14 +190,14 @@ def _new(soup: BeautifulSoup, name: str, text: str, classes: str = "", **attribu
 
 def _order_headings(soup: BeautifulSoup, prefix: str) -> tuple[Heading, ...]:
     """Levels of headings put in order, and every identifier made the page's own."""
-    previous, used, headings = 2, {prefix, f"{prefix}-made"}, []
+    previous, used, headings = 1, {prefix, f"{prefix}-made"}, []
     for tag in soup.find_all(lambda tag: _HEADINGS.fullmatch(tag.name) or tag.has_attr("id")):
         heading = _HEADINGS.fullmatch(tag.name)
         base = f"{prefix}-{slug(_text(tag) if heading else tag['id'])}"
         tag["id"] = next(name for n in count(1) if (name := base if n == 1 else f"{base}-{n}") not in used)
         used.add(tag["id"])
         if heading:
-            previous = min(max(int(tag.name[1]) + 1, 3), previous + 1, 6)
+            previous = min(max(int(tag.name[1]), 2), previous + 1)
             tag.name = f"h{previous}"
             headings.append(Heading(tag["id"], _text(tag), previous))
     return tuple(headings)

@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -12,23 +13,28 @@ from lib import paths
 from lib.errors import one_of
 from lib.files import write_atomically
 from suite.claims import Judgement, as_json, as_table
-from suite.claims.ledger import DOCUMENTS
+from suite.claims.ledger import DOCUMENTS, Claim
 from suite.report.html import slug
+from suite.run import evidence
 
 # What the page calls a verdict, and the mark that says it without colour.
 VERDICTS = {"supported": ("supported", "\u2713"), "contradicted": ("contradicted", "\u2717"),
             "undecided": ("undecided at this profile", "?"), "not tested": ("not tested here", "\u2013"),
             "failed": ("could not be judged", "!")}
+SHIPPED = paths.ROOT / "docs" / "report" / "ledger.json"          # of the runs in evidence/
+SHOWN = ("identifier", "verdict", "effect", "interval", "unit")   # of an entry of another profile
 WIDE, HIGH = 132, 14          # of the small picture of an interval, pixels
 
 
-def row(own: Judgement, others: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """A claim as the template sees it. others: see `verdicts_of_others`."""
-    claim, decimals, published = own.claim, digits(own), own.claim.published
+def row(own: Judgement, others: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """A claim as the template sees it. others: see `entries_of_others`."""
+    claim, decimals, published = own.claim, digits(own.low, own.high), own.claim.published
+    elsewhere = [(profile, entries[claim.id]) for profile, entries in others.items() if claim.id in entries]
     said = own.sentence.removeprefix("Not tested: ")       # the verdict beside it says already that it was not tested
     return {
         "judgement": own, "plot": plot(own),
-        "elsewhere": [(profile, verdicts[claim.id]) for profile, verdicts in others.items() if claim.id in verdicts],
+        "elsewhere": [(profile, entry["verdict"], effect_in_words(entry)) for profile, entry in elsewhere],
+        "agreement": agreement([published_entry(claim), *(entry for _, entry in elsewhere), {"verdict": own.verdict}]),
         "anchor": f"{claim.notebook}-{slug(claim.section)}",            # of the heading that the evidence stands under
         "value": "" if own.effect is None else written(own.effect, decimals),             # without its unit
         "why": said[:1].upper() + said[1:],                                               # there is no effect
@@ -71,9 +77,39 @@ def counts(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
     return {name: found[name] for name in VERDICTS if found[name] or name != "failed"}
 
 
-def digits(own: Judgement) -> int | None:
-    """Decimals that show where the interval's ends lie; None for a number without an interval."""
-    width = own.high - own.low if own.low is not None else 0.0
+def published_entry(claim: Claim) -> dict[str, Any] | None:
+    """What was published, as an entry of ledger.json: the verdict is what the claim's rule says of the number alone."""
+    if claim.published is None:
+        return None
+    value, unit = claim.published.value, claim.published.unit
+    verdict = "supported" if claim.supported_if.contains(value) else "contradicted"
+    return {"verdict": verdict, "effect": value, "interval": None, "unit": unit}
+
+
+def agreement(entries: Iterable[Mapping[str, Any] | None]) -> str:
+    """Whether the sources that decided a claim agree; None: the source does not have it."""
+    decided = Counter(entry["verdict"] for entry in entries
+                      if entry is not None and entry["verdict"] in ("supported", "contradicted"))
+    if decided.total() < 2:
+        return "one source" if decided else "undecided"
+    return f"{decided.total()} agree" if len(decided) == 1 else "they disagree"
+
+
+def effect_in_words(entry: Mapping[str, Any], absolute: bool = False) -> str:
+    """The effect of an entry of ledger.json with its unit and interval; `absolute`: without its sign."""
+    if entry["effect"] is None:
+        return ""
+    ends = sorted(entry["interval"] or [])
+    value, decimals = entry["effect"], digits(*ends) if ends else None
+    if absolute and value < 0:
+        value, ends = -value, [-end for end in reversed(ends)]
+    interval = f"({written(ends[0], decimals)} to {written(ends[1], decimals)})" if ends else ""
+    return " ".join(filter(None, (written(value, decimals), entry["unit"], interval)))
+
+
+def digits(low: float | None, high: float | None) -> int | None:
+    """Decimals that show where an interval's ends lie; None for a number without an interval."""
+    width = high - low if low is not None else 0.0
     return min(5, max(0, 1 - math.floor(math.log10(width)))) if width > 0 else None
 
 
@@ -95,27 +131,33 @@ def write(profile: str, judgements: Sequence[Judgement]) -> None:
     write_atomically(paths.results(profile) / "claims.csv", table.encode())
 
 
-def verdicts_of_others(profile: str, judgements: Iterable[Judgement]) -> tuple[dict[str, Mapping[str, str]], list[str]]:
-    """Verdicts by profile and claim from the other profiles' ledger.json, and a note on each that is left out.
+def entries_of_others(profile: str, judgements: Iterable[Judgement]) -> tuple[
+        dict[str, dict[str, Mapping[str, Any]]], list[str]]:
+    """Entries by profile and claim from the other profiles' ledger.json, and a note on each that is left out; the
+    ledger of the shipped runs comes with the suite.
 
-    A verdict counts only if its rule was the present one; what a profile did not test is not shown.
+    An entry counts only if its rule was the present one; what a profile did not test is not shown.
     """
     rules = {judgement.claim.id: judgement.claim.rule for judgement in judgements}
-    found: dict[str, Mapping[str, str]] = {}
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
     notes = []
-    for path in sorted(paths.outputs().glob("*/report/ledger.json")):
-        name = path.parent.parent.name
-        if name == profile:
-            continue
+    for name, path in ledgers(profile).items():
         try:
             known = [entry for entry in json.loads(path.read_bytes()) if entry["identifier"] in rules]
-            alike = {entry["identifier"]: one_of(entry["verdict"], VERDICTS, "verdict") for entry in known
-                     if entry["rule"] == rules[entry["identifier"]]}
+            alike = [{key: entry[key] for key in SHOWN} for entry in known
+                     if entry["rule"] == rules[entry["identifier"]] and one_of(entry["verdict"], VERDICTS, "verdict")]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             notes.append(f"The verdicts of profile {name} are left out: {path.name}: {type(error).__name__}: {error}.")
             continue
         if changed := len(known) - len(alike):
             notes.append(f"{changed} {'verdict' if changed == 1 else 'verdicts'} of profile {name} "
                          f"{'is' if changed == 1 else 'are'} left out: by an earlier rule.")
-        found[name] = {claim: verdict for claim, verdict in alike.items() if verdict != "not tested"}
+        found[name] = {entry["identifier"]: entry for entry in alike if entry["verdict"] != "not tested"}
     return found, notes
+
+
+def ledgers(profile: str) -> dict[str, Path]:
+    """The other profiles' ledger.json; that of the shipped report where this machine has none of its own."""
+    here = {path.parent.parent.name: path for path in sorted(paths.outputs().glob("*/report/ledger.json"))}
+    shipped = {evidence.PROFILE: SHIPPED} if SHIPPED.exists() else {}
+    return {name: path for name, path in {**shipped, **here}.items() if name != profile}

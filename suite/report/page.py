@@ -1,8 +1,10 @@
-"""The page: what the notebooks, tables and database hold, in its template."""
+"""The pages: what the notebooks, tables and database hold, in their templates."""
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nbconvert.filters import strip_ansi
@@ -10,7 +12,7 @@ from nbconvert.filters import strip_ansi
 from lib import paths
 from lib.errors import SuiteError
 from suite import claims
-from suite.report import ledger, pages, pictures, summary
+from suite.report import first, ledger, pages, pictures, summary
 from suite.report.facts import Facts, origins
 from suite.report.html import Section
 
@@ -18,27 +20,65 @@ if TYPE_CHECKING:
     from suite.report import NotebookStatus
 
 DONE = ("done", "fresh")
+_ANCHOR, _LINK = re.compile(r' id="([^"]+)"'), re.compile(r'href="#([^"]+)"')
 
 
-def page(facts: Facts, status: "Mapping[str, NotebookStatus]", judgements: Sequence[claims.Judgement]) -> str:
-    """The page's HTML."""
-    others, notes = ledger.verdicts_of_others(facts.profile, judgements)
+@dataclass(frozen=True)
+class Page:
+    """A page of the report: `name` of its file, `title` in the contents, and what its template alone needs."""
+    name: str
+    title: str
+    template: str
+    state: str = "done"
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+
+def site(facts: Facts, status: "Mapping[str, NotebookStatus]", judgements: Sequence[claims.Judgement]) -> dict[str, str]:
+    """The HTML of every page by its name, in the order of the contents."""
+    others, notes = ledger.entries_of_others(facts.profile, judgements)
     rows = [ledger.row(own, others) for own in judgements]
     audit = pages.document(pages.AUDIT, list(status))
     entries = _entries(facts, status, rows, audit)
     series, ranking = summary.series_of(facts.table), pictures.ranking(facts.table)
     other_runs = set(facts.table["run"]) - set(summary.perplexities(facts.table)["run"]) - {""}    # of synthetic tasks
-    return pages.environment().get_template("page.html.j2").render(
-        title="Sparse attention: three proposals, one report", facts=facts, origins=origins,
+    here, documents = {entry["identifier"]: entry for entry in claims.as_json(judgements)}, ledger.documents(rows)
+    contents = [Page("index", "The answer", "index"), Page("claims", "All claims", "claims"),
+                *(Page(own["name"], own["section"].title, "section", own["state"], {"nb": own}) for own in entries),
+                Page("models", "All models", "models"),
+                *([Page(audit.name, audit.title, "document", own={"audit": audit})] if audit else []),
+                Page("data", "Data and versions", "data"), Page("runs", "Runs", "runs")]
+    shared = dict(
+        title="Sparse attention: three proposals, one report", facts=facts, origins=origins, contents=contents,
         when=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         css="".join((pages.TEMPLATES / f"{name}.css").read_text("utf-8") for name in ("page", "claims")),
-        notebooks=entries, audit=audit, finished=sum(own.state in DONE for own in status.values()),
+        notebooks=entries, finished=sum(own.state in DONE for own in status.values()),
         failed=sum(own.state == "failed" for own in status.values()), rows=rows, counts=ledger.counts(rows),
-        documents=ledger.documents(rows), ledger_notes=notes, other_profiles=list(others), sections=set(status),
+        waiting=any(own.state in ("waiting", "running") for own in status.values()),
+        first=first.first_page(facts.profile, rows, here, others, documents),
+        documents=documents, ledger_notes=notes, other_profiles=list(others), sections=set(status),
         headings={heading.anchor: heading.text for entry in entries for heading in entry["section"].headings},
         ranking=ranking, picture=pictures.ranked(ranking) if ranking else None, series=series,
         groups=summary.groups(series), best=summary.best, other_runs=len(other_runs),
         domains=list(dict.fromkeys(domain for own in series for domain in own.perplexity)))
+    return linked({own.name: pages.environment().get_template(f"{own.template}.html.j2").render(
+        page=own, before=before, after=after, **own.own, **shared)
+        for before, own, after in zip([None, *contents], contents, [*contents[1:], None], strict=False)})
+
+
+def linked(site: Mapping[str, str]) -> dict[str, str]:
+    """The pages with every link to a place on another page (`#claim-x`) leading there (`claims.html#claim-x`)."""
+    home = {anchor: name for name, html in site.items() for anchor in _ANCHOR.findall(html)}
+
+    def resolve(name: str, html: str) -> str:
+        there = set(_ANCHOR.findall(html))
+
+        def one(link: re.Match[str]) -> str:
+            target = home.get(link[1])
+            if link[1] in there or target is None:
+                return link[0]
+            return f'href="{target}.html"' if link[1] == target else f'href="{target}.html#{link[1]}"'
+        return _LINK.sub(one, html)
+    return {name: resolve(name, html) for name, html in site.items()}
 
 
 def _entries(facts: Facts, status: "Mapping[str, NotebookStatus]", rows: Sequence[dict[str, Any]],
@@ -56,12 +96,13 @@ def _entries(facts: Facts, status: "Mapping[str, NotebookStatus]", rows: Sequenc
             with suppress(SuiteError):
                 shown = pages.read(path).metadata.get("suite", {}).get("error") == notebook.error
         section = pages.render(path, name, facts.fingerprints, anchors, boxes) if shown else pages.unfinished(name)
+        own = [row for row in rows if row["judgement"].claim.notebook == name]
         error, series = strip_ansi(notebook.error).strip(), facts.series_of(name)
         entries.append({
             "name": name, "state": notebook.state, "seconds": notebook.seconds, "section": section,
             "error": error, "error_line": error_line(error), "series": series,
             "runs": len({run for _, runs in series for _, run in runs}),
-            "claims": [row for row in rows if row["judgement"].claim.notebook == name]})
+            "claims": own, "counts": ledger.counts(own)})
     return entries
 
 

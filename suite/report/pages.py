@@ -19,7 +19,7 @@ from lib.errors import SuiteError
 from lib.text import duration
 from suite.report import html
 from suite.report.html import Section
-from suite.report.ledger import VERDICTS
+from suite.report.ledger import VERDICTS, effect_in_words
 
 TEMPLATES = Path(__file__).parent / "templates"
 AUDIT = paths.ROOT / "docs" / "audit.md"
@@ -38,7 +38,7 @@ def environment() -> jinja2.Environment:
                               undefined=jinja2.StrictUndefined)
     made.globals.update(words=WORDS, verdicts=VERDICTS)
     made.filters.update(
-        duration=duration, moment=moment, figure=lambda value, digits: f"{value:,.{digits}f}",
+        duration=duration, moment=moment, in_words=effect_in_words, figure=lambda value, digits: f"{value:,.{digits}f}",
         markdown=lambda text: Markup(html.markdown(text)), highlight=lambda source: Markup(html.highlighted(source)),
         ansi=lambda text: Markup(ansi2html(text)), base64=lambda text: base64.b64encode(text.encode()).decode(),
         digest=lambda script: f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}")
