@@ -33,10 +33,11 @@ CHOOSE = for p in $(if $(PYTHON),"$$PYTHON",python3 python3.13 python3.12 python
 STALE := $(shell [ -x $(PY) ] && [ "$$(sed -n 2p $(STAMP) 2>/dev/null)" = "$$(pwd -P)" ] || rm -f $(STAMP) $(STAMP)-*)
 
 .DEFAULT_GOAL := help
-.PHONY: help report evidence test plan compare notebook verify bench gpu-check lab lock clean distclean
+.PHONY: help report figures evidence test plan compare notebook verify bench gpu-check lab lock clean distclean
 
 help:
 	@echo "make report  [PROFILE=small] [CORPUS=folder]   train, execute the notebooks, write the HTML report"
+	@echo "make figures [PROFILE=small]                   figures as PDF and SVG, tables as LaTeX and CSV, for a paper"
 	@echo "make evidence                                  train what evidence/ lacks; PROFILE=evidence trains nothing"
 	@echo "make test    [SLOW=1]                          all tests, but for those that take minutes, or with them too"
 	@echo "make plan    [PROFILE=small] [CORPUS] [GPU]    what a report would train, and for how long"
@@ -65,6 +66,9 @@ $(STAMP)-%: requirements-test.lock $(STAMP)
 
 report: $(TRAINS)
 	@$(SUITE) report $(WHAT) $(WHERE)
+
+figures: $(STAMP)
+	@$(SUITE) figures $(WHAT)
 
 evidence: $(TRAINS)
 	@$(SUITE) evidence $(WHERE) $(ARGS)
@@ -106,7 +110,7 @@ lock:
 	$$compile --group pyproject.toml:test -c requirements.lock -o requirements-test.lock
 
 clean:
-	rm -rf outputs/*/report outputs/*/executed outputs/*/results .pytest_cache .hypothesis
+	rm -rf outputs/*/report outputs/*/executed outputs/*/results outputs/*/figures .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean

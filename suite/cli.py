@@ -89,6 +89,13 @@ def compare(pattern: Annotated[str, Argument(help="a name in lib/patterns")],
     print(comparison.compare(pattern, given, *profiles.opened(profile, corpus), hosts))
 
 
+@app.command()
+def figures(profile: ProfileName = "small", corpus: Folder = "") -> None:
+    """Every figure of a finished report as PDF and SVG, every table as LaTeX and CSV."""
+    from suite.paper import export
+    print(export(profile, corpus, lambda line: print(line, file=sys.stderr, flush=True)))
+
+
 @app.command("corpus")
 def build_corpus(profile: ProfileName = "small", corpus: Folder = "") -> None:
     """Build a profile's text, or open it when it is there, and say what is in it."""

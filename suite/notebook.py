@@ -10,6 +10,7 @@ import ast
 import base64
 import inspect
 import io
+import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,8 @@ from suite.settings.profiles import load
 from suite.study.frames import Study
 from suite.study.stats import ENOUGH_SEEDS
 
+FIGURES = "SUITE_FIGURES"              # a variable: the folder where every figure is saved too, as `suite.paper` wants
+KINDS = ("pdf", "svg")                 # it, numbered in their order
 SOURCE_LINES = 25                      # lines of code that a reader takes in beside an equation
 
 
@@ -64,7 +67,7 @@ class Notebook:
     def __init__(self, name: str, namespace: Mapping[str, Any]) -> None:
         """Check the parameters in `namespace` (a notebook passes `globals()`): a wrong one is a `SuiteError`."""
         show_warnings(print)
-        self.name = name
+        self.name, self.shown = name, 0
         self.experiment = experiment(name)
         given = read_parameters(name, namespace)
         self.profile = load(given.profile, given.corpus)
@@ -124,6 +127,11 @@ class Notebook:
             raise SuiteError("alt = '' is not valid: say in words what the figure shows")
         content = io.BytesIO()
         figure.savefig(content, format="png", bbox_inches="tight", metadata={"Software": None})
+        if folder := os.environ.get(FIGURES):
+            self.shown += 1
+            for kind in KINDS:
+                date = {"pdf": "CreationDate", "svg": "Date"}[kind]              # without one, the same file twice
+                figure.savefig(f"{folder}/{self.shown}.{kind}", bbox_inches="tight", metadata={date: None})
         plt.close(figure)
         texts = {"alt": alt, **({"caption": caption} if caption else {})}
         display({"image/png": base64.b64encode(content.getvalue()).decode(), "text/plain": alt}, raw=True,

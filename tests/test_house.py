@@ -17,7 +17,7 @@ ORDER = (
     ("lib",), ("data_prep",), ("suite.settings",), ("suite.tasks", "suite.evals", "suite.bench"),
     ("suite.experiments",), ("suite.published",), ("suite.run", "suite.plan"), ("suite.study",), ("suite.claims",),
     ("suite.report",),
-    ("suite", "suite.pipeline", "suite.notebook", "suite.cli", "suite.__main__"),
+    ("suite", "suite.pipeline", "suite.notebook", "suite.paper", "suite.cli", "suite.__main__"),
 )
 PACKAGES = ("lib", "data_prep", "suite")
 MOST_MODULES, MOST_COLUMNS = 14, 120

@@ -121,7 +121,7 @@ class Heading:
 @dataclass(frozen=True)
 class Section:
     """A notebook or document on the page. html: safe, empty before it is there. question: HTML of the first paragraph
-    if it is bold. anchors: its identifiers."""
+    if it is bold, which is not in `html`. anchors: its identifiers."""
     name: str
     title: str
     html: str = ""
@@ -162,6 +162,8 @@ def tidy(fragment: str, prefix: str, title: str = "", runs: Collection[str] = ()
     first = soup.find("p")
     bold = first.find("strong") if first else None
     question = bold.decode_contents() if bold and _text(bold) == _text(first) else ""
+    if question:
+        first.extract()
     for box in soup.select("[data-claim]"):
         if box["data-claim"] in (claims or {}):
             box.replace_with(BeautifulSoup(claims[box["data-claim"]], "html.parser"))

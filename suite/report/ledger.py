@@ -41,7 +41,7 @@ def row(own: Judgement, others: Mapping[str, Mapping[str, Mapping[str, Any]]]) -
         "interval": "" if own.low is None else f"{written(own.low, decimals)} to {written(own.high, decimals)}",
         "p": "" if own.p is None else "below 0.001" if own.p < 0.001 else f"{own.p:.3f}",
         # whether the interval alone would decide, but not after the correction for all that the ledger asks
-        "held_back": own.verdict == "undecided" and own.low is not None and claim.supported_if.side(own) is not None,
+        "held_back": own.verdict == "undecided" and own.p is not None and claim.supported_if.side(own) is not None,
         "published": "" if published is None else f"{written(published.value, None)} {published.unit}".strip()}
 
 

@@ -33,7 +33,8 @@ class Page:
     own: Mapping[str, Any] = field(default_factory=dict)
 
 
-def site(facts: Facts, status: "Mapping[str, NotebookStatus]", judgements: Sequence[claims.Judgement]) -> dict[str, str]:
+def site(facts: Facts, status: "Mapping[str, NotebookStatus]",
+         judgements: Sequence[claims.Judgement]) -> dict[str, str]:
     """The HTML of every page by its name, in the order of the contents."""
     others, notes = ledger.entries_of_others(facts.profile, judgements)
     rows = [ledger.row(own, others) for own in judgements]

@@ -42,7 +42,8 @@ class NotebookProcess:
     """An execution under way. It ends by itself when this process does, because then its standard input closes.
     `SuiteError` for wrong parameters, before anything starts: papermill would let some of them pass."""
 
-    def __init__(self, notebook: Path, output: Path, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, notebook: Path, output: Path, parameters: Mapping[str, Any],
+                 variables: Mapping[str, str] = {}) -> None:
         values = checked(declared_in(notebook), parameters, notebook.name).model_dump_json(exclude_unset=True)
         self.notebook, self.started = notebook, time.monotonic()
         self.said = tempfile.TemporaryFile("w+", errors="replace")
@@ -50,7 +51,7 @@ class NotebookProcess:
         # of a debugger. Torch's idle threads sleep: notebook 7 measures what has threads of its own.
         path = os.pathsep.join(filter(None, (str(paths.ROOT), os.environ.get("PYTHONPATH"))))
         environment = {**os.environ, "PYTHONPATH": path, "MPLBACKEND": INLINE,
-                       "PYDEVD_DISABLE_FILE_VALIDATION": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+                       "PYDEVD_DISABLE_FILE_VALIDATION": "1", "OMP_WAIT_POLICY": "PASSIVE", **variables}
         command = [sys.executable, "-m", "suite", "execute", notebook, output, "--parameters", values]
         self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self.said, stderr=self.said, text=True,
                                       env=environment, cwd=paths.ROOT, start_new_session=True)
