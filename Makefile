@@ -33,10 +33,11 @@ CHOOSE = for p in $(if $(PYTHON),"$$PYTHON",python3 python3.13 python3.12 python
 STALE := $(shell [ -x $(PY) ] && [ "$$(sed -n 2p $(STAMP) 2>/dev/null)" = "$$(pwd -P)" ] || rm -f $(STAMP) $(STAMP)-*)
 
 .DEFAULT_GOAL := help
-.PHONY: help report figures evidence test plan compare notebook verify bench gpu-check lab lock clean distclean
+.PHONY: help report open figures evidence test plan compare notebook verify bench gpu-check lab lock clean distclean
 
 help:
 	@echo "make report  [PROFILE=small] [CORPUS=folder]   train, execute the notebooks, write the HTML report"
+	@echo "make open    [PROFILE=small]                   the report in a browser; while it is made, how far it is"
 	@echo "make figures [PROFILE=small]                   figures as PDF and SVG, tables as LaTeX and CSV, for a paper"
 	@echo "make evidence                                  train what evidence/ lacks; PROFILE=evidence trains nothing"
 	@echo "make test    [SLOW=1]                          all tests, but for those that take minutes, or with them too"
@@ -66,6 +67,9 @@ $(STAMP)-%: requirements-test.lock $(STAMP)
 
 report: $(TRAINS)
 	@$(SUITE) report $(WHAT) $(WHERE)
+
+open: $(STAMP)
+	@$(SUITE) open --profile "$$PROFILE"
 
 figures: $(STAMP)
 	@$(SUITE) figures $(WHAT)

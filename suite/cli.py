@@ -89,6 +89,18 @@ def compare(pattern: Annotated[str, Argument(help="a name in lib/patterns")],
     print(comparison.compare(pattern, given, *profiles.opened(profile, corpus), hosts))
 
 
+@app.command("open")
+def open_report(profile: ProfileName = "small") -> None:
+    """The report in a browser; while it is made, what is being done."""
+    import webbrowser
+    pages = [paths.report(profile) / name for name in ("index.html", "progress.html")]
+    there = next((page for page in pages if page.exists()), None)
+    if there is None:
+        raise SuiteError(f"no report of profile {profile!r} yet: make report PROFILE={profile}")
+    if not webbrowser.open(there.as_uri()):
+        print(f"no browser found; open {there}")
+
+
 @app.command()
 def figures(profile: ProfileName = "small", corpus: Folder = "") -> None:
     """Every figure of a finished report as PDF and SVG, every table as LaTeX and CSV."""
@@ -189,9 +201,10 @@ def up_to_date(names: list[str], profile: str, folder: str, *where: Any, trains:
     from lib.text import duration
     from suite.pipeline import Pipeline
     from suite.plan.outlook import plans_of
+    from suite.report.progress import WithPage
     from suite.run.evidence import shipped
     from suite.settings.progress import display
-    started, hosts, here, shown = time.monotonic(), hosts_of(*where), Path.cwd(), display()
+    started, hosts, here, shown = time.monotonic(), hosts_of(*where), Path.cwd(), WithPage(display(), profile)
     entrance.show_warnings(shown.note)
     loaded = profiles.load(profile, folder)
     if existing(loaded.corpus) is None:                    # what is wrong with a plan is said before hours of building
@@ -202,7 +215,9 @@ def up_to_date(names: list[str], profile: str, folder: str, *where: Any, trains:
     if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or pipeline.page_is_fresh()):
         print(f"nothing to do: {', '.join(names)} up to date; {page}")
         return 0
+    shown.note(f"watch it in {page.with_name('progress.html')} (make open)")
     failed = pipeline.run(names)
+    shown.write(done=True)
     for name in failed:
         print(f"failed: {name}", *pipeline.status[name].error.splitlines(), sep="\n    ", file=sys.stderr)
     if pipeline.page_error:

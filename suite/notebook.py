@@ -35,6 +35,7 @@ from suite.experiments.base import Job
 from suite.run import stamps
 from suite.run.database import Database
 from suite.run.engine import ensure
+from suite.run.evidence import there
 from suite.settings.entrance import show_warnings
 from suite.settings.parameters import Parameters, checked, parameters_of, parse_cell, require_known
 from suite.settings.profiles import load
@@ -80,8 +81,8 @@ class Notebook:
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """What the experiment trains and measures at these parameters."""
-        return self.experiment.plan(self.parameters, self.profile)
+        """What the experiment trains and measures at these parameters; of runs that ship, those that do."""
+        return there(self.profile.name, self.parameters.corpus, self.experiment.plan(self.parameters, self.profile))
 
     @cached_property
     def database(self) -> Database:

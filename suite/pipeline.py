@@ -10,6 +10,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from lib import paths
@@ -74,6 +75,8 @@ class Pipeline:
         for name, status in self.status.items():       # what was executed with damaged runs is executed again
             self.status[name] = status if self.fresh(name) else NotebookStatus("waiting")
         plans = plans_of(self.profile, (name for name in names if not self.fresh(name)), self.fail)
+        if not self.trains:
+            plans = [replace(plan, jobs=self.shipped(plan)) for plan in plans]
         if evidence.shipped(self.profile.name, self.profile.corpus.folder):
             with closing(Database(self.profile.name, self.corpus)) as database:
                 entered, errors = evidence.enter(database, merged(job for plan in plans for job in plan.jobs))
@@ -99,13 +102,25 @@ class Pipeline:
         self.build_page()
         return [name for name in names if self.status[name].state == "failed"]
 
+    def shipped(self, plan: Planned) -> tuple[Job, ...]:
+        """What is shown of a notebook whose runs ship; a note says where some are missing."""
+        jobs = tuple(evidence.there(self.profile.name, self.profile.corpus.folder, plan.jobs))
+        if lacking := len(plan.jobs) - len(jobs):
+            self.shown.note(f"{plan.notebook}: {lacking} of {len(plan.jobs)} runs are not in evidence/ (make evidence)")
+        return jobs
+
     def train(self, plans: Sequence[Planned]) -> None:
         """All runs of all plans in their order. A notebook is handed on when all its runs are there, or, if it is
         executed alone, when nothing trains any more. What fails holds up only the notebooks that asked for it."""
         database, jobs = Database(self.profile.name, self.corpus), [job for plan in plans for job in plan.jobs]
         waiting = [Waiting(plan, database) for plan in plans]
 
+        ships = self.trains and evidence.shipped(self.profile.name, self.profile.corpus.folder)
+        by_run = {database.fingerprint(job.run): job for job in merged(jobs)} if ships else {}
+
         def on_news(run: str, failure: Failure | None) -> None:
+            if run in by_run:                          # before a notebook asks which runs ship
+                evidence.write(database, by_run[run])
             for notebook in waiting:
                 if notebook.hear(run, failure) and not notebook.plan.alone:
                     self.hand_on(notebook)
@@ -122,9 +137,6 @@ class Pipeline:
         with suppress(EngineError):                    # each notebook that lacks a run says which, and why
             ensure(jobs, self.profile.name, self.corpus, self.profile.workers, on_news, shown=self.shown,
                    further=lambda seeds: self.order_of_further(seeds, jobs), hosts=self.hosts)
-        if self.trains and evidence.shipped(self.profile.name, self.profile.corpus.folder):
-            written = [evidence.write(database, job) for job in merged(jobs)]
-            self.shown.note(f"{sum(path is not None for path in written)} runs are new in evidence/")
         for notebook in waiting:
             assert not notebook.jobs, f"{notebook.plan.notebook} waits for runs that nobody makes"
             if notebook.plan.alone:

@@ -41,6 +41,11 @@ def shipped(profile: str, corpus: str = "") -> bool:
     return profile == PROFILE and not corpus
 
 
+def there(profile: str, corpus: str, jobs: Iterable["Job"]) -> list["Job"]:
+    """What a notebook can show of its jobs without training: all, or of a profile whose runs ship those that do."""
+    return [job for job in jobs if not shipped(profile, corpus) or path_of(job.run).exists()]
+
+
 def path_of(run: RunConfig) -> Path:
     """The file of a run, named by its configuration; the precision, which follows the machine, does not count."""
     key = fingerprint(replace(run, train=replace(run.train, precision="bf16")))

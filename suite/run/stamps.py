@@ -16,6 +16,7 @@ from lib import paths
 from lib.config import fingerprint
 from lib.errors import SuiteError
 from lib.files import write_atomically
+from suite.run.evidence import shipped
 from suite.settings import profiles
 
 REPORT = paths.ROOT / "suite" / "report"
@@ -60,8 +61,10 @@ def stamp(profile: str, notebook: str, corpus: str) -> str:
     """The stamp that the result of `notebook` has if nothing changed; `corpus` is the text's fingerprint."""
     sections = profiles.sections_of(profile)
     own = (sections.pop("notebooks", None) or {}).get(notebook)
+    ships = sorted(path.name for path in paths.EVIDENCE.glob("*.parquet")) if shipped(profile) else []
     bench = [digest(paths.outputs() / "bench" / "bench.json")] if notebook == BENCHED else []
-    return fingerprint(source(paths.NOTEBOOKS / f"{notebook}.ipynb"), sections, own, library(), corpus, *bench)
+    return fingerprint(source(paths.NOTEBOOKS / f"{notebook}.ipynb"), sections, own, library(), corpus, *bench,
+                       *ships)
 
 
 # Beside the results

@@ -24,6 +24,7 @@ from suite.experiments import experiment
 from suite.experiments.base import Job, Labels, Parameters, merged, tidy
 from suite.run.database import Database
 from suite.run.engine import apart_from_seed
+from suite.run.evidence import there
 from suite.settings.parameters import notebook_names
 from suite.settings.profiles import Profile
 from suite.study.stats import ENOUGH_SEEDS, Interval, Noise, Windows, mean_interval, minus
@@ -400,9 +401,13 @@ class Study:
                          for a, b in pairwise(edges.tolist())}, "position")
 
 
-@lru_cache(maxsize=64)
 def plan_of(profile: Profile, notebook: str) -> list[Job]:
-    """The jobs of a notebook at a profile."""
+    """The jobs of a notebook at a profile; of one whose runs ship, those that do."""
+    return there(profile.name, profile.corpus.folder, whole_plan(profile, notebook))
+
+
+@lru_cache(maxsize=64)
+def whole_plan(profile: Profile, notebook: str) -> list[Job]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="christoffel")        # the notebook says it
         return experiment(notebook).plan(profile.parameters(notebook), profile)
