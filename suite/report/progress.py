@@ -2,11 +2,13 @@
 
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 from markupsafe import Markup
 
 from lib import paths
+from lib.errors import SuiteError
 from lib.files import write_atomically
 from suite.report import pages
 from suite.settings.progress import Display, Snapshot
@@ -54,7 +56,8 @@ class WithPage(Display):
             profile=self.profile, snapshot=self.snapshot, lines=self.snapshot.lines(), notes=list(self.notes),
             name=name, curve=curve(self.curves[name]) if name else "", done=done, every=int(EVERY),
             css=(pages.TEMPLATES / "page.css").read_text("utf-8"), index=(self.path.parent / "index.html").exists())
-        write_atomically(self.path, text.encode())
+        with suppress(SuiteError):                       # a full disk must not end the training for this
+            write_atomically(self.path, text.encode())
 
 
 def curve(points: list[tuple[int, float]]) -> Markup:
