@@ -57,7 +57,7 @@ help:
 	@echo "GPU       hours on one by name, for instance h100"
 	@echo "ENGINE    ray: report, notebook and compare train on the machines of RAY_ADDRESS (docs/many_machines.md)"
 	@echo "PYTHON    Python 3.11 to 3.13 that .venv is made from; ARGS: more options of python -m suite, read by a shell"
-	@echo "The report is outputs/PROFILE/report/index.html; python -m suite runs list: what was trained; check: is it whole?"
+	@echo "The report is outputs/PROFILE/report/index.html; python -m suite runs list, runs check: what is there?"
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(CHOOSE); "$$python" -I tools/bootstrap.py report

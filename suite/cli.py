@@ -215,7 +215,6 @@ def up_to_date(names: list[str], profile: str, folder: str, *where: Any, trains:
     if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or pipeline.page_is_fresh()):
         print(f"nothing to do: {', '.join(names)} up to date; {page}")
         return 0
-    shown.note(f"watch it in {page.with_name('progress.html')} (make open)")
     failed = pipeline.run(names)
     shown.write(done=True)
     for name in failed:

@@ -29,6 +29,8 @@ class WithPage(Display):
         self.curves: dict[str, list[tuple[int, float]]] = {}          # (step, loss) by run, the newest last
 
     def show(self, snapshot: Snapshot) -> None:
+        if not self.snapshot.total:                      # the first: now there is something to watch
+            self.shown.note(f"make open shows how far it is: {self.path}")
         self.shown.show(snapshot)
         self.snapshot = snapshot
         for run in snapshot.active:
