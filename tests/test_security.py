@@ -10,7 +10,7 @@ import pickle
 import socket
 import stat
 import sysconfig
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ from lib.errors import SuiteError
 from suite import cli
 from suite.claims import ledger
 from suite.report import NotebookStatus, pages, summary
-from suite.run import database, evidence, execute, ray_hosts, stamps
+from suite.run import database, evidence, execute, ray_hosts, seals, stamps
 from suite.settings import privacy, profiles
 from suite.settings.privacy import require_private, shareable, visible
 
@@ -155,14 +155,16 @@ def shipped_runs(root: Path, evil: bytes, mark: Path) -> None:
     rows = table.to_pylist()
     array = next(array for row in rows for array in row["arrays"])
     array.update(stored="|O", data=evil)
-    changed = pyarrow.Table.from_pylist(rows, table.schema)
-    parquet.write_table(changed, root / "a.parquet")
-    (root / "b.parquet").write_bytes(evil)
-    parquet.write_table(table_with(evil), root / "c.parquet")
-    assert evidence.read(root / "a.parquet").num_rows == len(rows)
-    for name in ("b.parquet", "c.parquet"):
-        with pytest.raises(SuiteError):
-            evidence.read(root / name)
+    changed, columns = pyarrow.Table.from_pylist(rows, table.schema), {"x) values (1) --": 1}
+    facts = {**json.loads(table.schema.metadata[b"facts"]), **columns}
+    others = table.replace_schema_metadata({**table.schema.metadata, b"facts": json.dumps(facts).encode()})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "EVIDENCE", root)
+        for content in (changed, others, table_with(evil), None):
+            file = root / known.name
+            parquet.write_table(content, file) if content else file.write_bytes(evil)
+            with pytest.raises(SuiteError) if content is not changed else nullcontext():
+                assert evidence.read(file).num_rows == len(rows)
     with pytest.raises(ValueError, match="(?i)object"):
         np.frombuffer(array["data"], array["stored"])
 
@@ -361,7 +363,7 @@ def hostile_outputs() -> list:
 
 
 def test_when_a_page_is_opened_then_it_allows_its_own_script_alone(rendered):
-    for file in (rendered[0] / PROFILE / "report").glob("*.html"):
+    for file in (rendered / PROFILE / "report").glob("*.html"):
         page = BeautifulSoup(file.read_text("utf-8"), "html.parser")
         policy = dict(rule.split(" ", 1) for rule in page.find("meta", {"http-equiv": "Content-Security-Policy"})[
             "content"].split("; "))
@@ -386,6 +388,7 @@ def test_when_names_outputs_and_errors_hold_markup_then_the_page_shows_them_as_t
     with closing(database.connect(paths.database(PROFILE))) as connection:
         connection.execute("update runs set data = ?, machine = ?, device = ? where data is not null and data != ''",
                            (known, NAMES[0], NAMES[2]))
+        seals.seal_all(connection)
     for name in (DONE, FAILED):
         path = paths.executed(PROFILE) / f"{name}.ipynb"
         node = nbformat.read(path, as_version=4)

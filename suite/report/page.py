@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from suite.report import NotebookStatus
 
 DONE = ("done", "fresh")
-_ANCHOR, _LINK = re.compile(r' id="([^"]+)"'), re.compile(r'href="#([^"]+)"')
+# In tags, where `<` and `>` are written `&lt;` and `&gt;`; the text between them may quote anything.
+_ANCHOR, _LINK = re.compile(r'<\w[^<>]* id="([^"]+)"'), re.compile(r'(<a [^<>]*href=")#([^"]+)"')
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,10 @@ def linked(site: Mapping[str, str]) -> dict[str, str]:
         there = set(_ANCHOR.findall(html))
 
         def one(link: re.Match[str]) -> str:
-            target = home.get(link[1])
-            if link[1] in there or target is None:
+            target = home.get(link[2])
+            if link[2] in there or target is None:
                 return link[0]
-            return f'href="{target}.html"' if link[1] == target else f'href="{target}.html#{link[1]}"'
+            return f'{link[1]}{target}.html"' if link[2] == target else f'{link[1]}{target}.html#{link[2]}"'
         return _LINK.sub(one, html)
     return {name: resolve(name, html) for name, html in site.items()}
 

@@ -11,6 +11,7 @@ from lib import paths
 from lib.errors import SuiteError
 from lib.files import write_atomically
 from suite.report import pages
+from suite.settings.privacy import shareable, visible
 from suite.settings.progress import Display, Snapshot
 
 EVERY = 10.0                  # seconds between two states of the page
@@ -59,7 +60,7 @@ class WithPage(Display):
             name=name, curve=curve(self.curves[name]) if name else "", done=done, every=int(EVERY),
             css=(pages.TEMPLATES / "page.css").read_text("utf-8"), index=(self.path.parent / "index.html").exists())
         with suppress(SuiteError):                       # a full disk must not end the training for this
-            write_atomically(self.path, text.encode())
+            write_atomically(self.path, visible(shareable(text)).encode())
 
 
 def curve(points: list[tuple[int, float]]) -> Markup:

@@ -132,7 +132,6 @@ def enter(database: Database, jobs: Iterable["Job"]) -> tuple[list[str], list[st
 def enter_one(database: Database, run: RunConfig) -> str:
     table, key = read(path_of(run)), database.fingerprint(run)
     about = table.schema.metadata
-    facts = {name: json.loads(about[b"facts"])[name] for name in FACTS}           # names of columns, and no others
     with database.transaction():
         database.connection.execute("delete from runs where run = ?", (key,))
         for row in table.to_pylist():                  # the first is the training
@@ -145,7 +144,7 @@ def enter_one(database: Database, run: RunConfig) -> str:
             else:
                 at = database.insert("runs", {
                     "run": key, "pattern": run.pattern.name, "status": "done", "numbers": sealed(*rows),
-                    "config": about[b"config"].decode(), **facts})
+                    "config": about[b"config"].decode(), **json.loads(about[b"facts"])})
             database.insert_metrics(at, evaluation, rows)
             for array in row["arrays"]:
                 full = np.frombuffer(array["data"], array["stored"]).astype(array["dtype"]).reshape(array["shape"])
