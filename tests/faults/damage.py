@@ -12,6 +12,7 @@ from frame import Row
 
 from lib.config import Metric
 from suite.run.database import Database, Facts, now
+from suite.settings.machine import machine
 
 DATABASE = "outputs/tiny/runs.sqlite"
 CHECK = "runs check --profile tiny"
@@ -26,7 +27,7 @@ def stored(statement: str = "", damage: Callable[[Path], object] = lambda path: 
             patch.setenv("SUITE_OUTPUTS", str(root / "outputs"))
             with closing(Database("tiny")) as database:
                 for seed in (1, 2):
-                    database.record_training(job(seed).run, Facts({}, "machine", "cpu", 1), RESULT, 10, now())
+                    database.record_training(job(seed).run, Facts({}, machine(), "cpu", 1), RESULT, 10, now())
         with closing(sqlite3.connect(root / DATABASE)) as connection, connection:
             connection.execute("pragma foreign_keys = off")
             connection.execute(statement)
@@ -47,8 +48,8 @@ FLIP = "update runs set config = replace(config, 'copying', 'copyinf') where id 
 NAMED = "DAMAGED: .*the run '[0-9a-f]{16}' is damaged: set aside; make report makes it again"
 ROWS = [
     Row("a changed configuration, checked", CHECK, NAMED, 1, prepare=stored(FLIP)),
-    Row("a changed configuration, listed", "runs list --profile tiny", " damaged +local", 0, prepare=stored(FLIP)),
-    Row("a changed configuration, planned", "plan --profile tiny", "^total", 0, prepare=stored(FLIP)),
+    Row("a changed configuration, listed", "runs list --profile tiny", "^[0-9a-f]{16} +damaged", 0, prepare=stored(FLIP)),
+    Row("a changed configuration, planned", "plan --profile smoke", "^total", 0, prepare=stored(FLIP)),
     Row("versions that are no JSON", CHECK, NAMED, 1, prepare=stored("update runs set versions = '{' where id = 1")),
     Row("text that is not UTF-8", CHECK, NAMED, 1,
         prepare=stored("update runs set machine = cast(x'61ff' as text) where id = 1")),
