@@ -209,7 +209,8 @@ def up_to_date(names: list[str], profile: str, folder: str, *where: Any, trains:
     loaded = profiles.load(profile, folder)
     if existing(loaded.corpus) is None:                    # what is wrong with a plan is said before hours of building
         plans_of(loaded, names, lambda name, error: None)
-    pipeline = Pipeline(*profiles.opened(profile, folder), shown, hosts, trains or not shipped(profile, folder))
+    corpus = profiles.corpus_of(loaded)
+    pipeline = Pipeline(loaded, corpus, shown, hosts, trains or not shipped(profile, folder))
     page = paths.report(profile) / "index.html"
     page = page.relative_to(here) if page.is_relative_to(here) else page
     if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or pipeline.page_is_fresh()):

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pandas as pd
 
@@ -93,6 +94,7 @@ class Outlook:
         return lines
 
 
+@lru_cache(maxsize=64)
 def planned(profile: Profile, notebook: str) -> Planned:
     """The notebook at the profile's parameters; longest runs first, equal ones in the experiment's order."""
     parameters, own = profile.parameters(notebook), experiments.experiment(notebook)

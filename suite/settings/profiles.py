@@ -147,8 +147,13 @@ def load(name: str, corpus: str = "") -> Profile:
 
 
 def opened(name: str, folder: str = "") -> tuple[Profile, Corpus]:
-    """Profile and corpus; the corpus is built if it is not there. `SuiteError` if outputs cannot be written."""
-    from data_prep.build import corpus
+    """Profile and corpus; the corpus is built if it is not there."""
     profile = load(name, folder)
+    return profile, corpus_of(profile)
+
+
+def corpus_of(profile: Profile) -> Corpus:
+    """The profile's corpus, built if it is not there. `SuiteError` if the outputs cannot be written."""
+    from data_prep.build import corpus
     require_outputs()
-    return profile, corpus(profile.corpus, lambda line: print(f"corpus: {line}", file=sys.stderr, flush=True))
+    return corpus(profile.corpus, lambda line: print(f"corpus: {line}", file=sys.stderr, flush=True))
