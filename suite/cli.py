@@ -207,7 +207,8 @@ def up_to_date(names: list[str], profile: str, folder: str, *where: Any, trains:
     started, hosts, here, shown = time.monotonic(), hosts_of(*where), Path.cwd(), WithPage(display(), profile)
     entrance.show_warnings(shown.note)
     loaded = profiles.load(profile, folder)
-    if existing(loaded.corpus) is None:                    # what is wrong with a plan is said before hours of building
+    if existing(loaded.corpus) is None:                    # what is wrong is said before hours of building
+        entrance.require_outputs()
         plans_of(loaded, names, lambda name, error: None)
     corpus = profiles.corpus_of(loaded)
     pipeline = Pipeline(loaded, corpus, shown, hosts, trains or not shipped(profile, folder))
