@@ -68,7 +68,7 @@ def require_outputs(written: bool = True) -> None:
         else:
             os.scandir(folder).close()
     except OSError as error:
-        if written or os.path.islink(folder) or not isinstance(error, FileNotFoundError):
+        if written or not isinstance(error, FileNotFoundError):
             raise SuiteError(f"SUITE_OUTPUTS = {str(folder)!r} is not valid ({error.strerror}): name a folder that can "
                              "be written") from None
 
