@@ -219,8 +219,13 @@ def swallowing(numbers):
 
 def test_when_a_library_warns_then_the_display_says_it_once_and_without_a_line_of_code(house, capsys):
     house.notebook("01_a", job(1))
-    plan = house.experiments["01_a"].plan
-    house.experiments["01_a"].plan = lambda *given: [warnings.warn("a remark\nmore") for _ in "ab"] and plan(*given)
+    jobs = house.experiments["01_a"].plan(None, None)
+
+    def plan(parameters, profile):
+        warnings.warn("a remark\nmore")
+        warnings.warn("a remark\nmore")                         # Python would say it once a line of code
+        return jobs
+    house.experiments["01_a"].plan = plan
     for command in ("plan", "report"):
         assert house.run(command) == 0
         said = capsys.readouterr().err
