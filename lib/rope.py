@@ -9,7 +9,6 @@ import math
 from functools import lru_cache
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from lib.errors import one_of, require
 from lib.fused import ops
@@ -32,7 +31,7 @@ def frequencies(head_dim: int, theta: float = 10_000.0, variant: str = "vanilla"
     Every variant but vanilla needs `trained_length`, in tokens.
     """
     one_of(variant, VARIANTS, "RoPE variant")
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim
     plain = theta ** -exponents
     if variant == "vanilla":
         return plain, 1.0
@@ -54,7 +53,7 @@ def turns(length: int, head_dim: int, theta: float = 10_000.0, variant: str = "v
           trained_length: int | None = None, dtype: torch.dtype = torch.complex64, device: str = "cpu") -> torch.Tensor:
     """`exp(1j * p * w_n)` at positions p = 0 to `length - 1`: complex `[T, 1, D/2]`, for heads `[B, T, H, D]`."""
     angle, factor = frequencies(head_dim, theta, variant, length, trained_length)
-    angles = torch.arange(length, dtype=torch.float64)[:, None, None] * angle               # (T, 1, D/2)
+    angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None, None] * angle     # (T, 1, D/2)
     with torch.inference_mode(False):       # a table first made in an evaluation must serve training too
         return torch.polar(torch.full_like(angles, factor), angles).to(dtype).to(device)
 
@@ -84,7 +83,6 @@ class _Heads(torch.autograd.Function):
         return tuple(x.view(B, T, -1, D).transpose(1, 2) for x in (q, k, v))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, *grads):
         d_q, d_k, d_v = (grad.transpose(1, 2).flatten(0, 1).contiguous() for grad in grads)     # (B T, H or G, D)
         (_, H, D), G, T = d_q.shape, d_k.shape[1], grads[0].shape[2]
@@ -101,7 +99,8 @@ def heads(qkv: torch.Tensor, turn: torch.Tensor | None, H: int, G: int) -> tuple
     turn: `turns` of the T positions, by which queries and keys are turned; None: they stay as they are.
     """
     if turn is not None and turn.dtype == torch.complex64 and ops.fused(qkv):
-        return _Heads.apply(qkv, turn, H, G)
+        q, k, v = _Heads.apply(qkv, turn, H, G)
+        return ops.first_order(q), k, v         # one backward pass for all three
     qk, v = qkv.unflatten(-1, (H + 2 * G, -1)).split([H + G, G], dim=2)                     # (B, T, H + G, D)
     q, k = (qk if turn is None else rotate(qk, turn)).split([H, G], dim=2)
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -116,4 +115,4 @@ def alibi_slopes(heads: int) -> torch.Tensor:
     below = 2 ** int(math.log2(heads))
     slopes = [2 ** (-8 * h / below) for h in range(1, below + 1)]
     slopes += [2 ** (-8 * h / (2 * below)) for h in range(1, 2 * below + 1, 2)][:heads - below]
-    return torch.tensor(slopes)
+    return torch.tensor(slopes, dtype=torch.float32, device="cpu")

@@ -1,5 +1,6 @@
 """What the tests of attention share: keys in every form, inputs, and the comparison with the reference in float64."""
 
+import contextlib
 import os
 import secrets
 
@@ -97,3 +98,15 @@ def assert_close(results, expected, tolerance, of_gradients=None, of_learned=Non
         least = size_of_learned if name == "dlearned" else 1.0
         error = float((a.double() - b).abs().max()) / max(least, float(b.abs().max()))
         assert error < limit, f"{name}: {error:.1e}, TEST_SEED={SEED}"
+
+
+def true_in_a_child(statement):
+    """Whether a function returns True in a fork of this process, which may spoil what it likes."""
+    if not hasattr(os, "fork"):
+        pytest.skip("a process cannot be forked here")
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os._exit(0 if statement() else 1)
+        os._exit(2)
+    return os.waitpid(child, 0)[1] == 0

@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 import torch
 from attention_cases import EXAMPLES, FORMS, LEARNED, alibi, assert_close, inputs, qkv, run
-from torch.autograd import forward_ad
-from torch.utils.checkpoint import checkpoint
 
 from lib import patterns
 from lib.attention import BACKENDS, pytorch, sparse_attention
 from lib.attention.blurred import blurred_attention
-from lib.errors import SuiteError
 from lib.patterns import LearnedOffsets
 
 FAST = [name for name, backend in BACKENDS.items() if name != "reference" and not backend.missing()]
@@ -88,14 +85,6 @@ def test_when_numbers_lie_in_another_order_then_the_result_is_the_same_and_keeps
         assert all(torch.equal(a, b) for a, b in zip(found, results[0], strict=True))
 
 
-@pytest.mark.parametrize("backend", ["torch", "cpu"])
-def test_when_gradients_are_differentiated_again_then_it_is_refused_not_taken_for_constant(backend):
-    q, k, v = (x.requires_grad_() for x in qkv())
-    out = sparse_attention(q, k, v, FORMS["far"], backend=backend)
-    with pytest.raises(SuiteError, match="create_graph = True.*first derivatives only"):
-        torch.autograd.grad(out.sum(), q, create_graph=True)
-
-
 # Rungs between tokens
 
 KEYS = LearnedOffsets(2, (1, 2, 3, 5, 6, 8, 13, 21))       # at alpha = 0.6, 5 and 6 have the same floor
@@ -133,52 +122,3 @@ def test_when_rungs_are_plain_or_blurred_then_values_and_gradients_are_those_of_
         torch.testing.assert_close(out, theirs, rtol=1e-6, atol=1e-6)
         gradients = [torch.autograd.grad((x * side).sum(), [*qkv, learned], retain_graph=True) for x in (out, theirs)]
         torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("backend", [*FAST, "auto"])
-def test_when_torch_transforms_attention_then_every_backend_gives_what_the_reference_gives(backend):
-    q, k, v = qkv(2, 4, 2, 19, 8)
-    pattern, alpha = patterns.build("learned", heads=4), torch.tensor(1.21)
-
-    def loss(q, alpha, backend=backend):
-        return sparse_attention(q, k, v, pattern, alpha=alpha, backend=backend).square().sum()
-    plain = [x.clone().requires_grad_() for x in (q, alpha)]
-    expected = torch.autograd.grad(loss(*plain, "reference"), plain)
-    for found in (torch.func.grad(loss, (0, 1))(q, alpha), torch.func.vjp(loss, q, alpha)[1](torch.ones(())),
-                  torch.func.jacrev(loss, (0, 1))(q, alpha)):
-        torch.testing.assert_close(found, expected)
-    along = sum((a * b).sum() for a, b in zip(expected, (q, alpha), strict=True))
-    torch.testing.assert_close(torch.func.jvp(loss, (q, alpha), (q, alpha))[1], along)
-    with forward_ad.dual_level():
-        dual = loss(*(forward_ad.make_dual(x, x) for x in (q, alpha)))
-        torch.testing.assert_close(forward_ad.unpack_dual(dual).tangent, along)
-    over = torch.func.vmap(lambda scale: loss(q * scale, alpha))(torch.tensor([0.5, 2.0]))
-    torch.testing.assert_close(over, torch.stack([loss(q * scale, alpha, "reference") for scale in (0.5, 2.0)]))
-    assert torch.func.hessian(lambda scale: loss(q * scale, alpha))(torch.ones(())).isfinite()
-
-
-@pytest.mark.parametrize("backend", [*FAST, "auto"])
-def test_when_tensors_are_not_plain_then_they_are_attended_all_the_same_or_refused(backend):
-    class Own(torch.Tensor):
-        pass
-
-    class Model(torch.nn.Module):
-        def forward(self, q):
-            return sparse_attention(q, k, v, pattern, backend=backend)
-    data, pattern = qkv(1, 4, 2, 19, 8), patterns.build("scaled_base", heads=4)
-    q, k, v = data
-    expected = Model()(q)
-    for other in (q.as_subclass(Own), q.mT.contiguous().mT, q[:, :1].expand(1, 4, 19, 8)):
-        torch.testing.assert_close(Model()(other), sparse_attention(other, k, v, pattern, backend="reference"))
-    torch.testing.assert_close(checkpoint(Model(), q, use_reentrant=False), expected)
-    with pytest.raises(SuiteError, match="jit.trace"):
-        torch.jit.trace(Model(), q)
-    on_meta = [x.to("meta") for x in data]
-    if backend in ("masked", "auto"):
-        assert sparse_attention(*on_meta, pattern, backend=backend).shape == q.shape
-        torch.testing.assert_close(torch.export.export(Model(), (q,)).module()(q), expected)
-    else:
-        for wrong in (lambda: sparse_attention(*on_meta, pattern, backend=backend),
-                      lambda: torch.export.export(Model(), (q,))):
-            with pytest.raises(SuiteError, match="masked for a meta or fake tensor"):
-                wrong()

@@ -1,9 +1,7 @@
 """Choice of a backend, errors, caches, memory, threads: all of the attention call but its numbers."""
 
-import contextlib
 import importlib
 import math
-import os
 import sys
 import threading
 import tracemalloc
@@ -13,7 +11,7 @@ import numba
 import numpy as np
 import pytest
 import torch
-from attention_cases import FAR, REFUSED, qkv
+from attention_cases import FAR, REFUSED, qkv, true_in_a_child
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib import attention, patterns
@@ -25,7 +23,6 @@ from lib.attention.pytorch import dots, dots_by_column
 from lib.errors import SuiteError
 from lib.fused.ops import over_threads
 from lib.patterns import EdgeTable, HeadOffsets, LearnedOffsets, Offsets, SoftWindow
-
 
 
 class Largest(TorchDispatchMode):
@@ -259,18 +256,6 @@ def test_when_tasks_are_spread_over_threads_then_every_bit_is_the_same(name, hea
     several = results(name, B=1, H=heads, G=heads)
     torch.set_num_threads(1)
     assert same(several, results(name, B=1, H=heads, G=heads))
-
-
-def true_in_a_child(statement):
-    """Whether a function returns True in a fork of this process, which may spoil what it likes."""
-    if not hasattr(os, "fork"):
-        pytest.skip("a process cannot be forked here")
-    child = os.fork()
-    if child == 0:
-        with contextlib.suppress(BaseException):
-            os._exit(0 if statement() else 1)
-        os._exit(2)
-    return os.waitpid(child, 0)[1] == 0
 
 
 def test_when_several_threads_or_a_fork_of_the_process_call_then_each_gets_its_own_result_or_error(three_threads):

@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 from attention_cases import EXAMPLES
+from torch.nn.attention.flex_attention import create_block_mask
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention import sparse_attention
@@ -239,6 +240,40 @@ def test_when_pattern_mask_or_model_do_not_fit_then_the_error_names_the_remedy_a
     with pytest.raises(SuiteError, match=re.escape(words)):
         make()(tokens(1, 5), **options)
     assert "sparse:refused" not in transformers.AttentionInterface()
+
+
+OTHER_MASKS = [                 # what is said, and options that mean another mask than the pattern's, for five tokens
+    *(("start again within a row", {"position_ids": torch.tensor([ids])}) for ids in (
+        [0, 0, 0, 1, 2], [0, 0, 1, 2, 3], [0, 1, 2, 3, 0], [5, 6, 7, 0, 1], [3, 4, 5, 7, 8], [0, 0, 0, 0, 0])),
+    ("start again within a row", {"position_ids": torch.tensor([[0, 0, 0, 1, 2]]), "attention_mask": torch.ones(1, 5)}),
+    *(("one column a token", {"attention_mask": torch.ones(1, columns), "use_cache": cache})
+      for columns in (4, 9) for cache in (True, False)),
+    *(("packs sequences into one row", {name: torch.tensor([0, 2, 5])}) for name in (
+        "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx")),
+    ("head_mask", {"head_mask": torch.ones(4)}),
+    *(("2-D mask", {"attention_mask": mask}) for mask in (
+        torch.ones(1, 1, 1, 5).long(), torch.ones(1, 1, 5, 5).bool(), torch.ones(1, 4, 5, 5),
+        create_block_mask(lambda b, h, q, k: q >= k, 1, None, 5, 5, device="cpu")))]
+
+
+@pytest.mark.parametrize(("words", "options"), OTHER_MASKS)
+def test_when_an_input_means_another_mask_than_the_pattern_s_then_it_is_refused(words, options):
+    with pytest.raises(SuiteError, match=words):
+        llama()(tokens(1, 5), **options)
+
+
+def test_when_other_inputs_only_look_like_another_mask_then_the_result_is_that_without_them():
+    model, x = llama(), tokens(2, 5)
+    expected = model(x, labels=x)
+    for options in ({"attention_mask": torch.ones(2, 5)}, {"num_items_in_batch": torch.tensor(8)}, {"seq_idx": None},
+                    {"position_ids": torch.arange(5)[None]}, {"position_ids": torch.arange(5).expand(2, 5)},
+                    {"position_ids": torch.arange(7, 12)[None]}):       # RoPE is relative: an offset changes nothing
+        assert (model(x, labels=x, **options).logits - expected.logits).abs().max() < CLOSE
+    with pytest.raises(SuiteError, match="other direction"):
+        llama(is_causal=False)(x)
+    for three in (torch.ones(1, 1, 1, 3), torch.ones(1, 1, 3, 3)):      # as wide as what `Registered.mask` says
+        with pytest.raises(SuiteError, match="2-D mask"):
+            model(tokens(1, 3), attention_mask=three.long())
 
 
 def test_when_a_model_does_not_use_what_is_refused_or_a_row_is_all_padding_then_it_runs_and_nothing_is_nan():

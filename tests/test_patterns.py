@@ -195,6 +195,14 @@ def test_when_flex_attention_gets_a_mask_mod_then_it_attends_the_oracle_mask_in_
     assert_flex_agrees(pattern, pattern.layers - 1, T, heads)
 
 
+@pytest.mark.parametrize("pattern", [build("local", window=3), build("local", window=3, causal=False),
+                                     build("random_keys", window=0, causal=False)])
+@pytest.mark.parametrize("lengths", [(50, 50), (37, 50), (50, 37)])
+def test_when_a_block_mask_has_another_length_than_its_mask_mod_then_it_is_refused(pattern, lengths):
+    with pytest.raises(SuiteError, match="is for 37 tokens"):
+        create_block_mask(pattern.mask_mod(0, 37), None, 1, *lengths, device="cpu")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, and there is no g++")
 def test_when_flex_attention_is_compiled_then_a_table_of_each_head_is_looked_up_in_its_kernel():

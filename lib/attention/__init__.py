@@ -10,9 +10,9 @@ import warnings
 import torch
 
 from lib.attention import cpu, gpu, masked, pytorch, reference
-from lib.attention.call import Backend, Call, checked, in_memory
+from lib.attention.call import Backend, Call, checked, plain
 from lib.errors import SuiteError, one_of, require
-from lib.fused.ops import transformed
+from lib.fused.ops import first_order, in_memory, transformed
 from lib.patterns.base import EdgeTable, Keys, Pattern, offsets_by_head
 
 BACKENDS = {"reference": Backend(reference.attend), "masked": Backend(masked.attend, masked.supports),
@@ -53,7 +53,7 @@ def choose(call: Call) -> str:
     return "masked" if few and call.out_dtype != torch.bfloat16 else kernels
 
 
-@torch.compiler.disable         # its compiler must not trace the building of plans, which is Python and numpy
+@torch.compiler.disable(reason="plans of attention are built in Python and numpy: compile without fullgraph")
 def sparse_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Pattern | Keys, layer: int = 0, *,
                      alpha: torch.Tensor | None = None, span: torch.Tensor | None = None,
                      slopes: torch.Tensor | None = None, backend: str = "auto") -> torch.Tensor:
@@ -65,22 +65,24 @@ def sparse_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern:
     slopes: `[H]`, ALiBi (arXiv 2108.12409): the bias `-slope * |i - j|`, with the real distance of a learned rung.
     backend: `auto` (the fastest measured, see `choose`), `cpu` (numba), `gpu` (Triton), `torch`, `masked` or
     `reference`. Errors: a `SuiteError` names what does not fit: shapes, a missing alpha, a backend that is absent or
-    cannot do the call, a query without any key. `cpu`, `gpu` and `torch` have first derivatives only: they refuse
+    cannot do the call, a query without any key. All but `reference` have first derivatives only: they refuse
     `create_graph=True`. Under transforms (`torch.func`, dual numbers) `reference` computes, whatever the backend; meta
     and fake tensors, as of `torch.export`, are for `masked`.
     """
     if torch.jit.is_tracing():
         raise SuiteError("torch.jit.trace cannot record attention, whose plans are built in Python: use torch.export")
-    if type(q) not in (torch.Tensor, torch.nn.Parameter) and in_memory(q):       # subclasses: backends know plain ones
-        q, k, v = (x.as_subclass(torch.Tensor) for x in (q, k, v))
-    call = checked(q, k, v, pattern, layer, alpha, span, slopes)
+    given = {"q": q, "k": k, "v": v, "alpha": alpha, "span": span, "slopes": slopes}
+    call = checked(pattern=pattern, layer=layer, **{name: plain(name, x) for name, x in given.items()})
     name = choose(call) if one_of(backend, [*BACKENDS, "auto"], "backend") == "auto" else backend
     name = "reference" if transformed() else name
-    require(name == "masked" or transformed() or in_memory(q), "backend", name, "masked for a meta or fake tensor")
+    real = transformed() or in_memory(call.q)
+    require(name == "masked" or real, "backend", name, "masked for a meta or fake tensor")
     if BACKENDS[name].missing():
         raise SuiteError(f"backend {name!r} is not available: {BACKENDS[name].missing()}")
     if not BACKENDS[name].supports(call):
-        able = [other for other, one in BACKENDS.items() if not one.missing() and one.supports(call)]
+        able = [other for other, one in BACKENDS.items() if real and not one.missing() and one.supports(call)]
         what = f"{type(call.keys).__name__} in {call.out_dtype} on {call.q.device}"
-        raise SuiteError(f"backend {name!r} cannot do {what}; use one of: auto, {', '.join(able)}")
-    return BACKENDS[name].attend(call)
+        use = f"one of: auto, {', '.join(able)}" if able else "tensors that have numbers"
+        raise SuiteError(f"backend {name!r} cannot do {what}; use {use}")
+    out = BACKENDS[name].attend(call)
+    return first_order(out) if real and name != "reference" else out

@@ -1,6 +1,5 @@
 """One attention call, checked: what every backend receives; the cache of what is built for it; its keys, by head."""
 
-import functools
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -10,8 +9,10 @@ import numpy as np
 import torch
 from cachetools import LRUCache
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from lib.errors import SuiteError, require
+from lib.fused.ops import in_memory, working_dtype
 from lib.patterns.base import EdgeTable, HeadOffsets, Keys, LearnedOffsets, Offsets, Pattern, SoftWindow, expand
 from lib.patterns.learned import fractional_rungs
 
@@ -31,7 +32,8 @@ def cached(key: Hashable, build: Callable[[], Any], version: Hashable = None) ->
     with _lock:
         known, item = CACHE.get(key, (None, None))
     if item is None or known != version:
-        item = build()
+        with torch.inference_mode(False), torch.device("cpu"):      # it must also serve training, and elsewhere
+            item = build()
         with _lock:
             CACHE[key] = version, item
     return item
@@ -59,7 +61,7 @@ class Call:
     @property
     def out_dtype(self) -> torch.dtype:
         """As SDPA: the inputs' dtype, or autocast's."""
-        return _autocast_dtype(self.q) or self.q.dtype
+        return _cast(self.q)
 
     @property
     def identity(self) -> tuple[Hashable, ...]:
@@ -88,22 +90,34 @@ class Backend(NamedTuple):
     missing: Callable[[], str] = str            # what this machine lacks for it and how to get that; empty: nothing
 
 
+def plain(name: str, x: Tensor | None) -> Tensor | None:
+    """An argument as every backend knows it: a dense tensor of torch's own class that a derivative may keep."""
+    if x is None and name in ("alpha", "span", "slopes"):
+        return None
+    require(isinstance(x, Tensor), name, type(x).__name__, "a torch.Tensor")
+    dense = x.layout == torch.strided and not x.is_nested and not is_traceable_wrapper_subclass(x)
+    require(dense, name, f"{type(x).__name__} in {x.layout}",
+            "a dense tensor; take to_dense(), to_padded_tensor(0.0) or full_tensor() of it")
+    if type(x) not in (Tensor, torch.nn.Parameter) and in_memory(x):
+        x = x.as_subclass(Tensor)
+    return x.clone() if x.is_inference() and not torch.is_inference_mode_enabled() else x
+
+
 def checked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern | Keys, layer: int, alpha: Tensor | None,
             span: Tensor | None, slopes: Tensor | None) -> Call:
     """The call, if its shapes, devices, dtypes and parameters fit together; a `SuiteError` otherwise."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         require(x.ndim == 4, name, tuple(x.shape), "four dimensions [batch, heads, T, head size]")
-        require(x.is_floating_point(), name, x.dtype, "a floating dtype")
+        require(x.is_floating_point() and x.itemsize > 1, name, x.dtype, "a floating dtype of 16, 32 or 64 bits")
         require(x.device == q.device, name, x.device, f"on the device of q, {q.device}")
-        require(x.dtype == q.dtype or _autocast_dtype(q), name, x.dtype, f"the dtype of q, {q.dtype}")
+        require(_cast(x) == _cast(q), name, x.dtype, f"the dtype of q, {q.dtype}")
     B, H, T, D = q.shape
     require(min(q.shape) >= 1, "q", tuple(q.shape), "at least 1 in every dimension")
     require(k.shape == v.shape, "v", tuple(v.shape), f"the shape of k, {tuple(k.shape)}")
     G = k.shape[1]
     require(k.shape == (B, G, T, D), "k", tuple(k.shape), f"batch, T and head size as in q: [{B}, G, {T}, {D}]")
     require(G >= 1 and H % G == 0, "k", tuple(k.shape), f"G heads, a divisor of the {H} query heads")
-    known = isinstance(pattern, Pattern | Keys)
-    require(known, "pattern", type(pattern).__name__, "a Pattern, or keys in a form of lib.patterns.base")
+    require(isinstance(pattern, Pattern | Keys), "pattern", type(pattern).__name__, "a Pattern or Keys of lib.patterns")
     keys = pattern.plan(layer, T) if isinstance(pattern, Pattern) else pattern
     heads = len(keys.heads) if isinstance(keys, HeadOffsets) else H
     if isinstance(keys, EdgeTable):
@@ -115,13 +129,18 @@ def checked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern | Keys, layer: int
         learned, given = isinstance(keys, form), None if x is None else tuple(x.shape)
         wanted = f"a tensor of shape {shape}, as the pattern learns it" if learned else "None: the pattern learns none"
         require(given == (shape if learned else None), name, given, wanted)
-    rungs = () if alpha is None else tuple(fractional_rungs(keys.base, keys.window, float(alpha.detach()), T))
-    if span is not None:
-        low, least = float(span.detach().min()), -keys.ramp
-        require(low > least, "span", low, f"above -ramp = {least}; below it a query attends no key, not even itself")
     if slopes is not None:
         require(tuple(slopes.shape) == (H,), "slopes", tuple(slopes.shape), f"one ALiBi slope a head, [{H}]")
         require(not slopes.requires_grad, "slopes", "requires_grad", "constants: ALiBi slopes are not learned")
+    try:
+        low = [None if x is None else float(x.detach().min()) for x in (alpha, span, slopes)]
+    except RuntimeError as error:
+        raise SuiteError("alpha, span and slopes are not valid without numbers that can be read: give real ones, not "
+                         "meta or fake, and take a loop in place of torch.func.vmap over them") from error
+    rungs = () if alpha is None else tuple(fractional_rungs(keys.base, keys.window, low[0], T))
+    if span is not None:
+        least = -keys.ramp
+        require(low[1] > least, "span", low[1], f"above -ramp = {least}; below it a query attends no key at all")
     return Call(q, k, v, pattern if isinstance(pattern, Pattern) else None, keys, layer, alpha, rungs, span, slopes)
 
 
@@ -131,41 +150,19 @@ def arithmetic(x: Tensor) -> torch.dtype:
 
 
 def in_rows(x: Tensor) -> Tensor:
-    """x, with the numbers of a row side by side."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+    """x, with the numbers of a row side by side, each with its sign (a conjugate's imaginary part has a lazy one)."""
+    return x.resolve_neg() if x.stride(-1) == 1 else x.contiguous().resolve_neg()
 
 
-def in_memory(x: Tensor) -> bool:
-    """Whether a tensor has numbers: a meta tensor has none, nor has a fake one."""
-    try:
-        return x.data_ptr() != 0
-    except RuntimeError:
-        return False
-
-
-def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward that refuses `create_graph=True`; torch would otherwise take its gradients for constants."""
-    @functools.wraps(backward)
-    def checked_backward(ctx, *grads):
-        if torch.is_grad_enabled():
-            raise SuiteError("create_graph = True is not valid: this attention has first derivatives only; "
-                             "use backend='reference' for gradients of gradients")
-        return backward(ctx, *grads)
-    return checked_backward
-
-
-def _autocast_dtype(q: Tensor) -> torch.dtype | None:
-    on = torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float64
-    return torch.get_autocast_dtype(q.device.type) if on else None
+def _cast(x: Tensor) -> torch.dtype:
+    return x.dtype if x.dtype == torch.float64 else working_dtype(x)
 
 
 def refuse_empty(has_key: torch.Tensor | np.ndarray) -> None:
     """An error if a query has no key: softmax over no key is NaN. `has_key` is Boolean, queries last."""
-    has_key = torch.as_tensor(has_key)
     if not bool(has_key.all()):
-        query = int((~has_key).nonzero()[0, -1])
-        raise SuiteError(f"pattern: query {query} attends no key; every query needs one "
-                         "(its own position, for instance)")
+        query = int(torch.as_tensor(~has_key).nonzero()[0, -1])
+        raise SuiteError(f"pattern: query {query} attends no key; every query needs one, such as its own position")
 
 
 def checked_table(keys: EdgeTable, T: int) -> np.ndarray:
@@ -189,11 +186,11 @@ def keys_by_head(keys: Keys) -> bool:
     return isinstance(keys, HeadOffsets) or isinstance(keys, EdgeTable) and keys.keys.ndim == 3
 
 
-def mask_of(keys: Keys, T: int, H: int) -> torch.Tensor:
+def mask_of(keys: Keys, T: int, H: int) -> np.ndarray:
     """Boolean `[H or 1, T, T]`: whether a query has a key."""
     if isinstance(keys, EdgeTable):
         checked_table(keys, T)
-    return torch.from_numpy(expand(keys, T, H if keys_by_head(keys) else 1))
+    return expand(keys, T, H if keys_by_head(keys) else 1)
 
 
 def distances_at(offsets: Offsets, T: int) -> np.ndarray:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from lib.attention.call import Call, cached, mask_of, refuse_empty
+from lib.fused.ops import in_memory
 from lib.patterns.base import LearnedOffsets, Offsets
 
 
@@ -18,13 +19,10 @@ def attend(call: Call) -> torch.Tensor:
     if call.q.device.type == "cpu" and call.out_dtype == torch.bfloat16:
         # On a CPU SDPA's backward takes five times as long in bfloat16 as in float32.
         with torch.autocast("cpu", enabled=False):
-            return sdpa(replace(call, q=call.q.float(), k=call.k.float(), v=call.v.float())).to(torch.bfloat16)
-    return sdpa(call)
-
-
-def sdpa(call: Call) -> torch.Tensor:
+            return attend(replace(call, q=call.q.float(), k=call.k.float(), v=call.v.float())).to(torch.bfloat16)
     kind = dense_kind(call)
-    mask = None if kind else _soft(call) if call.span is not None else cached(
+    kept = cached if in_memory(call.q) else lambda key, build: build()      # a meta or fake mask is for this call only
+    mask = None if kind else _soft(call) if call.span is not None else kept(
         ("mask", call.identity, call.slope_values, call.q.dtype), lambda: _mask(call))
     return F.scaled_dot_product_attention(call.q, call.k, call.v, attn_mask=mask, is_causal=kind == "causal",
                                           enable_gqa=call.q.shape[1] != call.k.shape[1])
@@ -44,7 +42,7 @@ def _mask(call: Call) -> torch.Tensor:
     """Boolean `[1, H or 1, T, T]`; with ALiBi the bias, -inf where not attended."""
     mask = mask_of(call.keys, call.q.shape[2], call.q.shape[1])
     refuse_empty(mask.any(-1))
-    mask = mask.to(call.q.device)[None]
+    mask = torch.tensor(mask, device=call.q.device)[None]
     return mask if call.slopes is None else _alibi(call).masked_fill(~mask, float("-inf"))
 
 

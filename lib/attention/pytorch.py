@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lib.attention.call import (Call, arithmetic, by_key, cached, checked_table, distances_at, first_order,
-                                keys_by_head, refuse_empty, span_bias)
+from lib.attention.call import (Call, arithmetic, by_key, cached, checked_table, distances_at, keys_by_head,
+                                refuse_empty, span_bias)
 from lib.errors import require
 from lib.patterns.base import EdgeTable, LearnedOffsets, offsets_by_head
 
@@ -29,7 +29,7 @@ ROWS = 4096       # query rows at once: the fastest of 1024 … 65,536 measured,
 
 with warnings.catch_warnings():     # torch says once a process that its CSR tensors are in beta
     warnings.simplefilter("ignore", UserWarning)
-    torch.sparse_csr_tensor([0, 1], [0], [1.0], size=(1, 1))
+    torch.sparse_csr_tensor([0, 1], [0], [1.0], size=(1, 1), device="cpu")
 
 
 def attend(call: Call) -> Tensor:
@@ -175,7 +175,6 @@ class PairAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    @first_order
     def backward(ctx, dout):
         q, k, v, alpha, *kept = ctx.saved_tensors
         plan, t, dtype = ctx.plan, ctx.t, arithmetic(q)
@@ -222,8 +221,8 @@ def dots(starts: Tensor, index: Tensor, a: Tensor, b: Tensor, into: Tensor, scal
     """`into[n, c] += scale * a[n] . b[index[n, c]]` in place; index `[N, C]` int32, starts `[N + 1]` = 0, C, 2C, …"""
     if a.device.type != "cpu":
         return dots_by_column(index, a, b, into, scale)
-    size = len(a), len(b)
-    pairs = torch.sparse_csr_tensor(starts, index.view(-1), into.view(-1), size=size, check_invariants=False)
+    pairs = torch.sparse_csr_tensor(starts, index.view(-1), into.view(-1), (len(a), len(b)), device=a.device,
+                                    check_invariants=False)
     torch.sparse.sampled_addmm(pairs, a, b.t(), beta=1.0, alpha=scale, out=pairs)
     return into
 

@@ -24,8 +24,8 @@ def attend(call: Call) -> torch.Tensor:
 def _masked(call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
     """Softmax over terms `exp(q.k / sqrt(D) - slope * |d|) * weight`; weight 0: not attended, below 1: soft span."""
     B, H, T, D = q.shape
-    mask = mask_of(call.keys, T, H) if call.pattern is None else torch.tensor(call.pattern.mask(call.layer, T))
-    weights = (mask if len(mask) == H else mask[:1]).to(q.device).double()                  # (H or 1, T, T)
+    mask = mask_of(call.keys, T, H) if call.pattern is None else call.pattern.mask(call.layer, T)
+    weights = torch.tensor(mask if len(mask) == H else mask[:1], device=q.device).double()  # (H or 1, T, T)
     d = call.distances().double()
     if call.span is not None:
         ramp = call.keys.ramp
@@ -50,7 +50,7 @@ def _learned(call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slop
         d = call.alpha.to(q) * f
         if keys.window < math.floor(d.item()) < T:
             rungs.setdefault(math.floor(d.item()), d)
-    distances = [*torch.arange(keys.window + 1).to(q), *rungs.values()]
+    distances = [*torch.arange(keys.window + 1, device=q.device).to(q), *rungs.values()]
     nearer = [*range(keys.window + 1), *rungs]
     columns: tuple[list[torch.Tensor], ...] = [], []
     for lo, d in zip(nearer, distances, strict=True):

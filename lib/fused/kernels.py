@@ -42,7 +42,7 @@ FunctionCache.load_overload = load_or_forget
 
 def array(x: torch.Tensor) -> np.ndarray:
     """The numbers of a contiguous tensor, shared, as the kernels take them."""
-    x = x.detach()
+    x = x.detach().resolve_neg()
     return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
 
 

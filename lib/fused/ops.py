@@ -2,7 +2,8 @@
 
 On a CPU these operations are memory-bound, so each is one fused pass with a hand-written backward (in `kernels`).
 Each equals the formula in its docstring, value and gradient (tests/test_ops.py). With autocast they return its type and
-compute what needs more in float32. They have first derivatives only: a gradient of a gradient is an error.
+compute what needs more in float32. They have first derivatives only: a gradient of a gradient is an error, outside of
+`torch.func`, under whose transforms torch's own operations compute.
 """
 
 import os
@@ -13,9 +14,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 
-from lib.errors import require
+from lib.errors import SuiteError, require
 
 try:
     from lib.fused import kernels
@@ -28,7 +28,7 @@ IGNORED = -100      # a target that is not scored
 def working_dtype(x: torch.Tensor) -> torch.dtype:
     """The type matrix products have here: autocast's where it is on, else that of `x`."""
     kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    return torch.get_autocast_dtype(kind) if kind != "meta" and torch.is_autocast_enabled(kind) else x.dtype
 
 
 @lru_cache(maxsize=None)
@@ -70,28 +70,46 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
-def fused(x: torch.Tensor) -> bool:
-    """Whether `lib.fused.kernels` computes this: on a CPU, but not under `torch.compile`, which fuses by itself, nor
-    under transforms, which need torch's own operations."""
-    if kernels is None or x.device.type != "cpu" or torch.compiler.is_compiling() or transformed():
+def in_memory(x: torch.Tensor) -> bool:
+    """Whether a tensor has numbers: a meta tensor has none, nor has a fake, a wrapped or an empty one."""
+    try:
+        return not hasattr(x, "fake_mode") and x.data_ptr() != 0
+    except RuntimeError:
         return False
-    return x.dtype in kernels.DTYPES and working_dtype(x) in kernels.DTYPES
+
+
+def first_order(out: torch.Tensor) -> torch.Tensor:
+    """out, whose backward pass now refuses to be differentiated: torch would take what it reads for constants."""
+    def refuse(grads: tuple[torch.Tensor, ...]) -> None:
+        batched = any(grad is not None and not in_memory(grad) for grad in grads)
+        if torch.is_grad_enabled() or transformed() or batched:
+            raise SuiteError("create_graph = True or is_grads_batched = True is not valid: this has first derivatives "
+                             "only, one at a time; use torch.func (jacrev, hessian), or attention's 'reference'")
+    if out.grad_fn is not None and not torch.compiler.is_compiling():
+        out.grad_fn.register_prehook(refuse)
+    return out
+
+
+def fused(x: torch.Tensor) -> bool:
+    """Whether `lib.fused.kernels` computes this: numbers on a CPU, but not under `torch.compile`, which fuses by
+    itself, nor under transforms, which need torch's own operations."""
+    return (not torch.compiler.is_compiling() and kernels is not None and x.device.type == "cpu" and not transformed()
+            and in_memory(x) and {x.dtype, working_dtype(x)} <= {*kernels.DTYPES})
 
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, gain, eps, dtype):
         x, gain = x.contiguous(), gain.contiguous()
-        out, scale = torch.empty_like(x, dtype=dtype), torch.empty(x.shape[:-1], dtype=torch.float32)
+        out, scale = torch.empty_like(x, dtype=dtype), x.new_empty(x.shape[:-1], dtype=torch.float32)
         over_rows(kernels.norm, rows(x), gain, np.float32(eps), rows(out), scale.view(-1))
         ctx.save_for_backward(x, scale, gain)
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
         x, scale, gain = ctx.saved_tensors
-        d_x, parts = torch.empty_like(x), torch.zeros(-(-scale.numel() // kernels.ROWS), len(gain), dtype=torch.float32)
+        d_x, parts = torch.empty_like(x), x.new_zeros(-(-scale.numel() // kernels.ROWS), len(gain), dtype=torch.float32)
         over_rows(kernels.norm_back, rows(grad.contiguous()), rows(x), scale.view(-1), gain, rows(d_x), parts)
         return d_x, parts.sum(0).to(gain.dtype), None, None
 
@@ -99,7 +117,7 @@ class _RMSNorm(torch.autograd.Function):
 def rms_norm(x: torch.Tensor, gain: torch.Tensor, eps: float) -> torch.Tensor:
     """`gain * x / sqrt(mean(x ** 2) + eps)` over the last dimension, in `working_dtype` (arxiv.org/abs/1910.07467)."""
     if fused(x):
-        return _RMSNorm.apply(x, gain, eps, working_dtype(x))
+        return first_order(_RMSNorm.apply(x, gain, eps, working_dtype(x)))
     return F.rms_norm(x, gain.shape, gain, eps).to(working_dtype(x))
 
 
@@ -113,7 +131,6 @@ class _SwiGLU(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
         x, = ctx.saved_tensors
         d_x = torch.empty_like(x)
@@ -124,7 +141,7 @@ class _SwiGLU(torch.autograd.Function):
 def swiglu(x: torch.Tensor) -> torch.Tensor:
     """`silu(gate) * up`, where x `[..., 2F]` is gate beside up: `[..., F]` (arxiv.org/abs/2002.05202)."""
     if fused(x):
-        return _SwiGLU.apply(x)
+        return first_order(_SwiGLU.apply(x))
     gate, up = x.chunk(2, -1)
     return F.silu(gate) * up
 
@@ -170,7 +187,7 @@ class _CrossEntropy(torch.autograd.Function):
 def surprise(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """`-log softmax(logits)[target]` of rows `[n, V]`, float32 or wider, and its gradient, in place of the logits."""
     if fused(logits):
-        losses = torch.empty(len(logits))
+        losses = logits.new_empty(len(logits), dtype=torch.float32)
         over_rows(kernels.surprise, logits, targets, losses)
         return losses, logits
     exact, target = torch.promote_types(logits.dtype, torch.float32), targets[:, None]
@@ -187,13 +204,13 @@ def cross_entropy(hidden: torch.Tensor, table: torch.Tensor, targets: torch.Tens
     logits of 32,768 tokens over a vocabulary of 32,768 are 4 GiB.
     """
     hidden, targets = hidden.flatten(0, -2), targets.flatten()
+    if transformed() or len(targets) and not in_memory(targets):        # it cannot be read which of them are scored
+        return F.cross_entropy(F.linear(hidden, table), targets, ignore_index=IGNORED)
     scored = targets != IGNORED
     if not scored.all():
         hidden, targets = hidden[scored], targets[scored]
     require(len(targets) > 0, "targets", "all -100", "at least one scored target a batch")
-    if transformed():
-        return F.cross_entropy(F.linear(hidden, table), targets)
-    return _CrossEntropy.apply(hidden, table, targets, working_dtype(hidden))
+    return first_order(_CrossEntropy.apply(hidden, table, targets, working_dtype(hidden)))
 
 
 @torch.no_grad()

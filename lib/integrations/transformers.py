@@ -29,18 +29,21 @@ from lib.patterns.learned import fractional_rungs
 
 DIRECTION = {True: "causal (a decoder)", False: "bidirectional (an encoder)"}
 RESERVED = ("/", "|", "eager", "flash", "flex_attention", "sdpa")       # names with a meaning in transformers
-REFUSED = {
+REFUSED = {option: remedy for options, remedy in {
     "sliding_window": "this layer has a window of its own; set sliding_window = None in its config, or layer_types all "
                       "to 'full_attention'",
     "softcap": "it caps its attention logits; set that option of its config to None",
-    "s_aux": "it has learned attention sinks, which patterns do not have",
+    "s_aux sinks": "it has learned attention sinks, which patterns do not have",
+    "indices block_indices": "it chooses its keys by itself, as a pattern does; take a model that attends all of them",
+    "head_mask": "all heads of a pattern count; leave it out",
     "position_bias": "it adds a position bias to its attention logits, which patterns do not have",
-    "cu_seq_lens_q": "it packs sequences into one row; give each a row of its own, padded, with a 2-D attention_mask",
+    "cu_seq_lens_q cu_seq_lens_k seq_idx": "it packs sequences into one row; give each a row of its own, padded, with "
+                                           "a 2-D attention_mask",
     "output_attentions": "attention weights are never all formed; use attn_implementation='eager' to see them",
-}
+}.items() for option in options.split()}
 
-# What `mask` says, by its last dimension. Never None: a model that leaves the attention interface aside would then
-# attend without any mask; so it fails on the shape.
+# What `mask` says, by how many numbers it has for a sequence. Never None: a model that leaves the attention interface
+# aside would then attend without any mask; so it fails on the shape.
 PLAIN, PLACES, OTHER = 2, 3, 4
 
 GATHERED = 2 ** 22                          # numbers of gathered keys at a time: 16 MiB in float32
@@ -111,18 +114,21 @@ class Registered:
 
     def mask(self, batch_size: int, q_length: int, kv_length: int, q_offset: int | torch.Tensor = 0, kv_offset: int = 0,
              mask_function=None, attention_mask: torch.Tensor | None = None, device="cpu", **_) -> torch.Tensor:
-        """What `attend` must know beyond shapes, in place of a `[B, 1, Q, S]` mask: int64 `[B, 1, 1, PLACES]`.
+        """What `attend` must know beyond shapes, in place of a `[B, 1, Q, S]` mask: int64 `[B, 1, PLACES, 1]`.
 
         Of each sequence: the column where it starts, the column after its last token (padding is outside), and the
-        column of the first query. `[1, 1, 1, PLAIN]` where every column is a token and the queries are the last ones.
+        column of the first query. Without that one, `[B or 1, 1, PLAIN, 1]`, where the queries are the last columns and
+        none of them would see padding.
         """
         from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
-        if mask_function not in (causal_mask_function, bidirectional_mask_function) or kv_offset != 0:
-            return _sign(OTHER, device)                             # refused by `attend`, if a layer uses it
-        all_columns = isinstance(q_offset, int) and kv_length == q_offset + q_length
+        own = causal_mask_function if self.pattern.causal else bidirectional_mask_function
+        tokens = q_offset + q_length if isinstance(q_offset, int) else None         # a static cache has a tensor
+        fits = tokens is None or attention_mask is None or attention_mask.shape[1] == tokens
+        if mask_function is not own or kv_offset != 0 or not fits:
+            return torch.zeros(1, 1, OTHER, 1, dtype=torch.int64, device=device)    # refused, if a layer uses it
         if attention_mask is None:
-            if all_columns:
-                return _sign(PLAIN, device)
+            if tokens == kv_length:
+                return torch.tensor([0, tokens], device=device).view(1, 1, PLAIN, 1)
             attention_mask = torch.ones(batch_size, kv_length, dtype=torch.bool, device=device)
         columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
         start = attention_mask.int().argmax(-1)                     # the first of equal values: 0 of padding alone
@@ -131,10 +137,10 @@ class Registered:
         if not bool((inside == attention_mask).all()):
             raise self.refusal("attention_mask has padding between tokens; pad a batch on one side, and for generation "
                                "on the left (tokenizer.padding_side = 'left')")
-        if all_columns and not bool(start.any() if self.pattern.causal else (end - start < kv_length).any()):
-            return _sign(PLAIN, device)
-        first = torch.as_tensor(q_offset, device=device).expand(batch_size)
-        return torch.stack([start, end, first], -1)[:, None, None]
+        numbers = [start, end]
+        if tokens != kv_length or bool(start.any() if self.pattern.causal else (end - start < kv_length).any()):
+            numbers.append(torch.as_tensor(q_offset, device=device).expand(batch_size))
+        return torch.stack(numbers, -1)[:, None, :, None]
 
     def attend(self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                attention_mask: torch.Tensor | None, dropout: float = 0.0, scaling: float | None = None,
@@ -145,14 +151,12 @@ class Registered:
         if scaling is not None and scaling != D ** -0.5:
             query = query * (scaling * D ** 0.5)                    # `lib.attention` divides by sqrt(D)
         places, learned = self.places(attention_mask), self.learned(module)
-        if module.layer_idx == 0:
-            self.check_positions(kwargs.get("position_ids"), places, Q)
+        first = S - Q if places is None else places[0, 2]
+        self.check_positions(kwargs.get("position_ids"), attention_mask, first)
         if not self.pattern.causal:
             require(Q == S, "key", tuple(key.shape), f"keys of the {Q} queries: a bidirectional pattern has no cache")
             return self.whole_sequences(module.layer_idx, query, key, value, places).transpose(1, 2).contiguous(), None
-        require(S <= self.length, "length", self.length,
-                f"below the {S} columns of this call; register with a longer one")
-        first = S - Q if places is None else places[0, 2]
+        require(S <= self.length, "length", self.length, f"below the {S} columns of this call; register a longer one")
         if Q > 1 and int(first) == 0:           # a prompt, behind which a static cache is empty; Q = 1 reads nothing
             out = self.prompt(module.layer_idx, query, key[:, :, :Q], value[:, :, :Q], places, learned)
         else:
@@ -201,16 +205,16 @@ class Registered:
         """`[B, 3]` from `mask`, or None where there is nothing to know (or the model makes no mask)."""
         if attention_mask is None:
             return None
-        ours = attention_mask.dtype == torch.int64 and attention_mask.shape[1:3] == (1, 1)
-        kind = attention_mask.shape[3] if ours else None
+        ours = getattr(attention_mask, "dtype", None) == torch.int64 and attention_mask.shape[1::2] == (1, 1)
+        kind = attention_mask.shape[2] if ours else None
         if kind == OTHER:
-            raise self.refusal("the model asks for more than a causal or a full mask: a sliding window or chunks (turn "
-                               "them off in its config: sliding_window, layer_types), or packed sequences (give each a "
-                               "row)")
+            raise self.refusal("the model asks for another mask than the pattern's: a sliding window or chunks (turn "
+                               "them off in its config: sliding_window, layer_types), packed sequences (give each a "
+                               "row), the other direction (is_causal), or an attention_mask without one column a token")
         if kind not in (PLAIN, PLACES):
             raise self.refusal(f"attention_mask {tuple(attention_mask.shape)}: the pattern decides which keys are "
                                "seen; give the tokenizer's 2-D mask, [batch, columns], or none")
-        return attention_mask[:, 0, 0] if kind == PLACES else None
+        return attention_mask[:, 0, :, 0] if kind == PLACES else None
 
     def check_module(self, module: nn.Module, query: torch.Tensor, kwargs: dict, dropout: float) -> None:
         kind, config = type(module).__name__, getattr(module, "config", None)
@@ -232,24 +236,21 @@ class Registered:
             raise self.refusal(f"{kind} is {DIRECTION[causal]} and pattern {self.pattern.name!r} is "
                                f"{DIRECTION[self.pattern.causal]}; build it with causal={causal}")
 
-    def check_positions(self, ids: torch.Tensor | None, places: torch.Tensor | None, Q: int) -> None:
-        """Refuse packed sequences, whose positions `[B, Q]` start again among a row's tokens."""
-        if ids is None or ids.ndim != 2 or Q == 1:
+    def check_positions(self, ids: torch.Tensor | None, mask: torch.Tensor | None, first: int | torch.Tensor) -> None:
+        """Refuse packed sequences: positions `[B, Q]` that do not go on by 1 among a row's tokens. Once a pass."""
+        if ids is None or ids.ndim != 2 or ids.shape[1] == 1 or getattr(ids, "checked_with", ids) is mask:
             return
-        again = (ids[:, 1:] == 0) & (ids[:, :-1] > 0)
-        if places is not None:                          # what stands in padding does not count
-            start, end, first = places.T[..., None]
-            column = first + torch.arange(Q - 1, device=ids.device)
+        again = ids.diff() != 1
+        if mask is not None:                            # what stands in padding does not count
+            start, end = mask[:, 0, 0], mask[:, 0, 1]                                   # (B or 1, 1)
+            column = first + torch.arange(again.shape[1], device=ids.device)
             again = again & (column >= start) & (column + 1 < end)
         if bool(again.any()):
-            raise self.refusal("position_ids start again within a row, as of packed sequences; give each a row")
+            raise self.refusal("position_ids start again within a row, or jump: packed sequences; give each a row")
+        ids.checked_with = mask                         # the layers of a pass are given the same two tensors
 
     def refusal(self, why: str) -> SuiteError:
         return SuiteError(f"attention {self.name!r}: {why}")
-
-
-def _sign(kind: int, device: torch.device | str) -> torch.Tensor:
-    return torch.zeros(1, 1, 1, kind, dtype=torch.int64, device=device)
 
 
 # A few queries over a cache
@@ -284,7 +285,7 @@ def attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: Keys, p
 def _rungs(keys: LearnedOffsets, alpha: torch.Tensor) -> Rungs:
     """All rungs of the base that exist at alpha: those that reach beyond a sequence's start have no key there."""
     rungs = fractional_rungs(keys.base, keys.window, float(alpha.detach()), 2 * max(keys.base) + 1)
-    lo, t, f = (torch.tensor([rung[at] for rung in rungs], device=alpha.device) for at in range(3))
+    lo, t, f = (torch.tensor([r[at] for r in rungs], dtype=torch.float32, device=alpha.device) for at in range(3))
     return lo.long(), t + (alpha - alpha.detach()) * f             # t is from float64: alpha * 987 in float32 loses it
 
 

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lib.attention.call import (Call, arithmetic, by_key, cached, checked_table, distances_at, first_order, in_rows,
-                                span_bias)
+from lib.attention.call import Call, arithmetic, by_key, cached, checked_table, distances_at, in_rows, span_bias
 from lib.attention.cpu import edges, shifts
 from lib.attention.cpu.vectors import BLOCK, WIDTHS, RowType
 from lib.fused.ops import over_threads
@@ -113,7 +112,6 @@ class Attention(torch.autograd.Function):
         return cut(out_, q)
 
     @staticmethod
-    @first_order
     def backward(ctx, dout):
         q, k, v, alpha, bias, P, far = ctx.saved_tensors
         run, plan, P, R = Launch(q, k), ctx.plan, P.numpy(), len(ctx.rungs)
@@ -143,7 +141,7 @@ class Attention(torch.autograd.Function):
                 total = by_fraction.sum((0, 1)) @ base
                 if wanted:
                     total -= ctx.slopes @ by_head[:, plan.plain:] @ base
-                dalpha = torch.tensor(total, dtype=alpha.dtype)
+                dalpha = torch.tensor(total, dtype=alpha.dtype, device="cpu")
             dbias = None if bias is None else torch.from_numpy(by_head).to(bias.dtype)
         return cut(dq_, q), cut(dk_, k), cut(dv_, v), dalpha, dbias, None, None, None, None
 
@@ -164,7 +162,7 @@ class Launch:
         return self.row, self.pieces, places, (self.B, self.H, self.G, self.T)
 
     def empty(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self.dtype)
+        return torch.empty(shape, dtype=self.dtype, device="cpu")
 
     def in_tasks(self, kernel: Callable[..., None], *arguments: object) -> None:
         """A kernel over all blocks of all key/value heads."""

@@ -9,8 +9,8 @@ transposed lists.
 import triton
 import triton.language as tl
 
-from lib.attention.gpu.forward import (LOG2E, NOTHING, RUNGS, asking, band_logits, listed, load_rows, of_heads, offset,
-                                       product, program, range_of, rows_of, rung, store_rows)
+from lib.attention.gpu.forward import (LOG2E, NOTHING, RUNGS, asking, band_logits, listed, load_rows, of_head,
+                                       of_heads, offset, product, program, range_of, rows_of, rung, store_rows)
 
 
 @triton.jit
@@ -51,9 +51,7 @@ def query_gradients(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
     level = tl.load(lse + place, mask=there, other=0.0)
     along = tl.sum(rows_out.to(tl.float32) * rows_do.to(tl.float32), 1)
     tl.store(delta + place, along, mask=there)
-    slope = i * 0.0
-    if ALIBI:
-        slope = tl.load(slopes + head, mask=there, other=0.0).to(tl.float32)
+    slope = of_head(slopes, head, there, ALIBI)
     sums = tl.zeros([BM, DP], tl.float32)
 
     if FORM != NOTHING:
@@ -88,9 +86,7 @@ def query_gradients(q, k, v, out, dout, lse, delta, dq, kept, dts, dspans,
             sums += ds[:, None] * rows_k
 
     if BANDS:
-        spans, dspan = i * 0.0, tl.zeros([BM], tl.float32)
-        if SOFT:
-            spans = tl.load(span + head, mask=there, other=0.0).to(tl.float32)
+        spans, dspan = of_head(span, head, there, SOFT), tl.zeros([BM], tl.float32)
         band_sums = tl.zeros([BM, DP], tl.float32)
         low, high = block * (BM // RP), tl.minimum(block * (BM // RP) + BM // RP, T) - 1
         for n in range(0, tl.load(band_counts + rule)):
@@ -223,11 +219,7 @@ def key_gradients(q, k, v, dout, lse, delta, dk, dv, kept, sums,
                     place = ((b * units + unit) * T + i) * R + r
                     level = tl.load(lse + place, mask=there, other=0.0)
                     along = tl.load(delta + place, mask=there, other=0.0)
-                    slope, spans = i * 0.0, i * 0.0
-                    if ALIBI:
-                        slope = tl.load(slopes + head, mask=there, other=0.0).to(tl.float32) * LOG2E
-                    if SOFT:
-                        spans = tl.load(span + head, mask=there, other=0.0).to(tl.float32)
+                    slope, spans = of_head(slopes, head, there, ALIBI) * LOG2E, of_head(span, head, there, SOFT)
                     s = product(rows_k, tl.trans(rows_q), tl.zeros([BK, BM], tl.float32), EXACT) * (scale * LOG2E)
                     d = i[None, :] - j_tile[:, None]
                     seen = (d >= nearest) & (d <= farthest) & (j_tile >= first_key)[:, None] & there[None, :]

@@ -53,6 +53,15 @@ def of_heads(head, i, step, WIDE: tl.constexpr):
 
 
 @triton.jit
+def of_head(values, head, there, GIVEN: tl.constexpr):
+    """What the heads of rows have of `values`, float32; 0 where none are given."""
+    if GIVEN:
+        return tl.load(values + head, mask=there, other=0.0).to(tl.float32)
+    else:
+        return head * 0.0
+
+
+@triton.jit
 def load_rows(base, at, there, D: tl.constexpr, DP: tl.constexpr):
     """Rows `[rows, DP]` of D numbers each at `base + at`; 0 where not `there` and beyond D."""
     column = tl.arange(0, DP)
@@ -144,9 +153,7 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
     k += b * k_step[0] + (unit * R // GROUP).to(tl.int64) * k_step[1]
     v += b * v_step[0] + (unit * R // GROUP).to(tl.int64) * v_step[1]
     rows_q = load_rows(q + b * q_step[0], of_heads(head, i, q_step, WIDE), there, D, DP)
-    slope = i * 0.0
-    if ALIBI:
-        slope = tl.load(slopes + head, mask=there, other=0.0).to(tl.float32) * LOG2E
+    slope = of_head(slopes, head, there, ALIBI) * LOG2E
     most = tl.full([BM], float("-inf"), tl.float32)
     total = tl.zeros([BM], tl.float32)
     sums = tl.zeros([BM, DP], tl.float32)
@@ -184,9 +191,7 @@ def attend(q, k, v, out, lse, q_step, k_step, v_step, out_step, alpha, span, slo
             most = higher
 
     if BANDS:
-        spans = i * 0.0
-        if SOFT:
-            spans = tl.load(span + head, mask=there, other=0.0).to(tl.float32)
+        spans = of_head(span, head, there, SOFT)
         band_most = tl.full([BM], float("-inf"), tl.float32)
         band_total = tl.zeros([BM], tl.float32)
         band_sums = tl.zeros([BM, DP], tl.float32)

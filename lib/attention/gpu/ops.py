@@ -6,7 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
-from lib.attention.call import Call, cached, first_order, in_rows
+from lib.attention.call import Call, cached, in_rows
 from lib.attention.gpu import backward as kernels
 from lib.attention.gpu.forward import attend
 from lib.attention.gpu.plans import NOTHING, RUNGS, TABLE, Plan, build
@@ -48,7 +48,6 @@ class Attention(torch.autograd.Function):
         return out
 
     @staticmethod
-    @first_order
     def backward(ctx, dout):
         q, k, v, alpha, span, slopes, out, lse = ctx.saved_tensors
         plan, dout = ctx.plan, in_rows(dout)
