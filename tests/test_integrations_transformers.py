@@ -269,7 +269,7 @@ def test_when_other_inputs_only_look_like_another_mask_then_the_result_is_that_w
                     {"position_ids": torch.arange(5)[None]}, {"position_ids": torch.arange(5).expand(2, 5)},
                     {"position_ids": torch.arange(7, 12)[None]}):       # RoPE is relative: an offset changes nothing
         assert (model(x, labels=x, **options).logits - expected.logits).abs().max() < CLOSE
-    with pytest.raises(SuiteError, match="other direction"):
+    with pytest.raises(SuiteError, match="build it with causal=False"):
         llama(is_causal=False)(x)
     for three in (torch.ones(1, 1, 1, 3), torch.ones(1, 1, 3, 3)):      # as wide as what `Registered.mask` says
         with pytest.raises(SuiteError, match="2-D mask"):

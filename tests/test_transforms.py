@@ -144,10 +144,10 @@ def test_when_tensors_do_not_belong_together_then_the_error_says_so():
         Model("auto")(q, k.double(), v)
     for name, keys in (("alpha", LearnedOffsets(1, (4,))), ("span", SOFT)):
         learned = {"alpha": ALPHA, "span": SPAN}[name]
-        for wrong, message in ((1.0, "float.*torch.Tensor"), (learned.to("meta"), "without numbers .* not meta")):
+        for wrong, message in ((1.0, "float.*torch.Tensor"), (learned.to("meta"), "are read: give real numbers")):
             with pytest.raises(SuiteError, match=f"{name}.*{message}"):
                 sparse_attention(q, k, v, keys, **{name: wrong})
-        with pytest.raises(SuiteError, match=f"{name}.* without numbers.*loop in place of torch.func.vmap"):
+        with pytest.raises(SuiteError, match=f"{name}.* are read: .*a loop in place of vmap"):
             torch.func.vmap(lambda x: sparse_attention(q, k, v, keys, **{name: x}))(learned.expand(2, *learned.shape))
 
 
@@ -209,7 +209,7 @@ def test_when_a_module_is_copied_pickled_checkpointed_or_in_threads_then_it_give
         leaves = [x.clone().detach().requires_grad_() for x in given]
         out = checkpoint(model, *leaves, use_reentrant=reentrant)
         out.backward(torch.linspace(-1, 1, out.numel()).view(out.shape))
-        same([out, *(x.grad for x in leaves), model.span.grad], expected, rtol=0, atol=0)
+        same([out, *(x.grad for x in leaves), model.span.grad], expected)
         model.span.grad = None
     with torch.autograd.graph.save_on_cpu():
         again(model)
@@ -289,7 +289,7 @@ def test_when_tensors_have_no_numbers_then_masked_gives_the_shape_and_others_are
             with pytest.raises(SuiteError, match="masked for a meta or fake tensor"):
                 call()
     torch.testing.assert_close(Fixed()(*data), expected)            # no fake mask was kept for it
-    with pytest.raises(SuiteError, match="(masked for a meta|LearnedOffsets.*use tensors that have numbers)"):
+    with pytest.raises(SuiteError, match="masked for a meta or fake tensor"):
         sparse_attention(*on_meta, LearnedOffsets(1, (4,)), alpha=ALPHA, backend=backend)
     with pytest.raises(SuiteError, match="jit.trace"):
         torch.jit.trace(Fixed(), tuple(data))

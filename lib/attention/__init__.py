@@ -76,13 +76,12 @@ def sparse_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern:
     name = choose(call) if one_of(backend, [*BACKENDS, "auto"], "backend") == "auto" else backend
     name = "reference" if transformed() else name
     real = transformed() or in_memory(call.q)
-    require(name == "masked" or real, "backend", name, "masked for a meta or fake tensor")
+    require(real or name == "masked" and masked.supports(call), "backend", name, "masked for a meta or fake tensor")
     if BACKENDS[name].missing():
         raise SuiteError(f"backend {name!r} is not available: {BACKENDS[name].missing()}")
     if not BACKENDS[name].supports(call):
-        able = [other for other, one in BACKENDS.items() if real and not one.missing() and one.supports(call)]
+        able = [other for other, one in BACKENDS.items() if not one.missing() and one.supports(call)]
         what = f"{type(call.keys).__name__} in {call.out_dtype} on {call.q.device}"
-        use = f"one of: auto, {', '.join(able)}" if able else "tensors that have numbers"
-        raise SuiteError(f"backend {name!r} cannot do {what}; use {use}")
+        raise SuiteError(f"backend {name!r} cannot do {what}; use one of: auto, {', '.join(able)}")
     out = BACKENDS[name].attend(call)
     return first_order(out) if real and name != "reference" else out

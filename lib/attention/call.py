@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from cachetools import LRUCache
 from torch import Tensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from lib.errors import SuiteError, require
 from lib.fused.ops import in_memory, working_dtype
@@ -95,9 +94,8 @@ def plain(name: str, x: Tensor | None) -> Tensor | None:
     if x is None and name in ("alpha", "span", "slopes"):
         return None
     require(isinstance(x, Tensor), name, type(x).__name__, "a torch.Tensor")
-    dense = x.layout == torch.strided and not x.is_nested and not is_traceable_wrapper_subclass(x)
-    require(dense, name, f"{type(x).__name__} in {x.layout}",
-            "a dense tensor; take to_dense(), to_padded_tensor(0.0) or full_tensor() of it")
+    dense = x.layout == torch.strided and not x.is_nested and not hasattr(x, "__tensor_flatten__")
+    require(dense, name, f"{type(x).__name__} in {x.layout}", "dense, by to_dense, to_padded_tensor or full_tensor")
     if type(x) not in (Tensor, torch.nn.Parameter) and in_memory(x):
         x = x.as_subclass(Tensor)
     return x.clone() if x.is_inference() and not torch.is_inference_mode_enabled() else x
@@ -135,8 +133,7 @@ def checked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern | Keys, layer: int
     try:
         low = [None if x is None else float(x.detach().min()) for x in (alpha, span, slopes)]
     except RuntimeError as error:
-        raise SuiteError("alpha, span and slopes are not valid without numbers that can be read: give real ones, not "
-                         "meta or fake, and take a loop in place of torch.func.vmap over them") from error
+        raise SuiteError("alpha, span and slopes are read: give real numbers, and a loop in place of vmap") from error
     rungs = () if alpha is None else tuple(fractional_rungs(keys.base, keys.window, low[0], T))
     if span is not None:
         least = -keys.ramp

@@ -5,8 +5,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from lib.attention.call import Call, cached, mask_of, refuse_empty
-from lib.fused.ops import in_memory
+from lib.attention.call import Call, cached, in_memory, mask_of, refuse_empty
 from lib.patterns.base import LearnedOffsets, Offsets
 
 

@@ -2,8 +2,7 @@
 
 On a CPU these operations are memory-bound, so each is one fused pass with a hand-written backward (in `kernels`).
 Each equals the formula in its docstring, value and gradient (tests/test_ops.py). With autocast they return its type and
-compute what needs more in float32. They have first derivatives only: a gradient of a gradient is an error, outside of
-`torch.func`, under whose transforms torch's own operations compute.
+compute what needs more in float32. They have first derivatives only: a gradient of a gradient is for `torch.func`.
 """
 
 import os
@@ -81,8 +80,7 @@ def in_memory(x: torch.Tensor) -> bool:
 def first_order(out: torch.Tensor) -> torch.Tensor:
     """out, whose backward pass now refuses to be differentiated: torch would take what it reads for constants."""
     def refuse(grads: tuple[torch.Tensor, ...]) -> None:
-        batched = any(grad is not None and not in_memory(grad) for grad in grads)
-        if torch.is_grad_enabled() or transformed() or batched:
+        if torch.is_grad_enabled() or transformed() or not all(grad is None or in_memory(grad) for grad in grads):
             raise SuiteError("create_graph = True or is_grads_batched = True is not valid: this has first derivatives "
                              "only, one at a time; use torch.func (jacrev, hessian), or attention's 'reference'")
     if out.grad_fn is not None and not torch.compiler.is_compiling():

@@ -27,7 +27,6 @@ from lib.errors import SuiteError, one_of, require
 from lib.patterns.base import EdgeTable, Keys, LearnedOffsets, Pattern, offsets_by_head
 from lib.patterns.learned import fractional_rungs
 
-DIRECTION = {True: "causal (a decoder)", False: "bidirectional (an encoder)"}
 RESERVED = ("/", "|", "eager", "flash", "flex_attention", "sdpa")       # names with a meaning in transformers
 REFUSED = {option: remedy for options, remedy in {
     "sliding_window": "this layer has a window of its own; set sliding_window = None in its config, or layer_types all "
@@ -233,8 +232,8 @@ class Registered:
         causal = kwargs.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
         if causal != self.pattern.causal:
-            raise self.refusal(f"{kind} is {DIRECTION[causal]} and pattern {self.pattern.name!r} is "
-                               f"{DIRECTION[self.pattern.causal]}; build it with causal={causal}")
+            raise self.refusal(f"{kind} is {'a causal decoder' if causal else 'a bidirectional encoder'} and pattern "
+                               f"{self.pattern.name!r} is not for one; build it with causal={causal}")
 
     def check_positions(self, ids: torch.Tensor | None, mask: torch.Tensor | None, first: int | torch.Tensor) -> None:
         """Refuse packed sequences: positions `[B, Q]` that do not go on by 1 among a row's tokens. Once a pass."""
