@@ -96,8 +96,7 @@ def plain(name: str, x: Tensor | None) -> Tensor | None:
     require(isinstance(x, Tensor), name, type(x).__name__, "a torch.Tensor")
     dense = x.layout == torch.strided and not x.is_nested and not hasattr(x, "__tensor_flatten__")
     require(dense, name, f"{type(x).__name__} in {x.layout}", "dense, by to_dense, to_padded_tensor or full_tensor")
-    if type(x) not in (Tensor, torch.nn.Parameter) and in_memory(x):
-        x = x.as_subclass(Tensor)
+    x = x.as_subclass(Tensor) if type(x) not in (Tensor, torch.nn.Parameter) and in_memory(x) else x
     return x.clone() if x.is_inference() and not torch.is_inference_mode_enabled() else x
 
 
@@ -136,8 +135,7 @@ def checked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern | Keys, layer: int
         raise SuiteError("alpha, span and slopes are read: give real numbers, and a loop in place of vmap") from error
     rungs = () if alpha is None else tuple(fractional_rungs(keys.base, keys.window, low[0], T))
     if span is not None:
-        least = -keys.ramp
-        require(low[1] > least, "span", low[1], f"above -ramp = {least}; below it a query attends no key at all")
+        require(low[1] > -keys.ramp, "span", low[1], f"above -ramp = {-keys.ramp}; below it a query attends no key")
     return Call(q, k, v, pattern if isinstance(pattern, Pattern) else None, keys, layer, alpha, rungs, span, slopes)
 
 

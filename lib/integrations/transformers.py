@@ -116,8 +116,7 @@ class Registered:
         """What `attend` must know beyond shapes, in place of a `[B, 1, Q, S]` mask: int64 `[B, 1, PLACES, 1]`.
 
         Of each sequence: the column where it starts, the column after its last token (padding is outside), and the
-        column of the first query. Without that one, `[B or 1, 1, PLAIN, 1]`, where the queries are the last columns and
-        none of them would see padding.
+        column of the first query; without that, `[B or 1, 1, PLAIN, 1]`, if queries are last and would see no padding.
         """
         from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
         own = causal_mask_function if self.pattern.causal else bidirectional_mask_function
