@@ -53,7 +53,8 @@ help:
 	@echo "make distclean                                 delete outputs/ and .venv"
 	@echo
 	@cd profiles && echo "PROFILE   $$(ls *.yaml | sed 's/[.]yaml$$//' | tr '\n' ' ')"
-	@echo "CORPUS    a folder of your own text, one subfolder a domain (.txt, .jsonl, .parquet)"
+	@echo "CORPUS    a folder of your own text, one subfolder a domain"
+	@echo "          (.txt, .md, .jsonl, .csv, .parquet; all but the last also as .gz or .zst)"
 	@echo "GPU       hours on one by name, for instance h100"
 	@echo "ENGINE    ray: report, notebook and compare train on the machines of RAY_ADDRESS (docs/many_machines.md)"
 	@echo "PYTHON    Python 3.11 to 3.13 that .venv is made from; ARGS: more options of python -m suite, read by a shell"

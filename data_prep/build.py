@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import compress, count
 from pathlib import Path
 
@@ -40,22 +40,55 @@ HUB_CODE = ("hub.py", "hub.yaml", "hub_build.py", "tokenizer.py")     # and hub 
 Files = dict[str, list[Path]]   # of a person's folder, by domain
 
 
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """An error of the file system as a SuiteError: a file that is gone, unreadable or damaged, a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise SuiteError(f"{error.filename or paths.corpora()}: {error.strerror or error}; the corpus needs it, mend "
+                         "that and run again") from error
+
+
+@in_one_line()
 def corpus(config: CorpusConfig, say: Say | None = None) -> Corpus:
     """The corpus of `config`: opened if it exists, otherwise built under a lock.
 
     Raises a SuiteError when the text is unreadable or too short, or the disk too full; nothing is left behind then.
     """
-    files, notes = folder.domains(config.folder) if config.folder else ({}, [])
+    files, unread = folder.domains(config.folder) if config.folder else ({}, [])
     path = paths.corpora() / _key(config, files)
     if not (path / "manifest.json").is_file():
-        _build_alone(config, files, notes, path, say or (lambda line: None))
-    return Corpus(path)
+        _build_alone(config, files, path, say or (lambda line: None))
+    built = whole(path)
+    notes = [note for note in built.manifest["notes"] if not note.startswith(folder.UNREAD)] + unread
+    if notes != built.manifest["notes"]:                # what is not read changes without the text
+        built.manifest["notes"] = notes
+        _save(built.manifest, path)
+    return built
 
 
+@in_one_line()
 def existing(config: CorpusConfig) -> Corpus | None:
     """The corpus of `config` if it was built before, else None; nothing is built."""
     path = paths.corpora() / _key(config, folder.domains(config.folder)[0] if config.folder else {})
-    return Corpus(path) if (path / "manifest.json").is_file() else None
+    return whole(path) if (path / "manifest.json").is_file() else None
+
+
+def whole(path: Path) -> Corpus:
+    """The corpus of a folder; a SuiteError if a file is missing or damaged (of tokens: if it has another size)."""
+    file = path / "manifest.json"
+    try:
+        corpus = Corpus(path)
+        for name, facts in corpus.manifest["files"].items():
+            file = path / name
+            if file.suffix != ".bin" and _checksum(file) != facts["sha256"]:
+                raise LookupError(name)
+    except SuiteError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise SuiteError(f"{file} is missing or damaged; delete {path}, it will be built again") from None
+    return corpus
 
 
 def _key(config: CorpusConfig, files: Files) -> str:
@@ -75,7 +108,7 @@ def _key(config: CorpusConfig, files: Files) -> str:
     return fingerprint(numbers, text, list(map(_checksum, code)), tokenizers.__version__, sys.version_info[:2])
 
 
-def _build_alone(config: CorpusConfig, files: Files, notes: list[str], path: Path, say: Say) -> None:
+def _build_alone(config: CorpusConfig, files: Files, path: Path, say: Say) -> None:
     """Build under the lock of this corpus, unless another process built it meanwhile.
 
     The kernel frees the lock of a dead owner.
@@ -99,7 +132,8 @@ def _build_alone(config: CorpusConfig, files: Files, notes: list[str], path: Pat
         if config.hub:
             _build_from_hub(config, work, say)
         else:
-            _build(config, files, notes, work, say)
+            _build(config, files, work, say)
+        shutil.rmtree(path, ignore_errors=True)         # the rest of one that has lost its manifest
         os.replace(work, path)
 
 
@@ -115,7 +149,8 @@ def _require_space(config: CorpusConfig, domains: int, work: Path) -> None:
                          "Free some, or set SUITE_OUTPUTS to a folder on another disk")
 
 
-def _build(config: CorpusConfig, files: Files, notes: list[str], work: Path, say: Say) -> None:
+def _build(config: CorpusConfig, files: Files, work: Path, say: Say) -> None:
+    notes: list[str] = []
     domains, parts, facts = domains_of(config, files, notes), {}, {}
     for domain in domains:
         say(f"reading {domain.name}")
@@ -123,7 +158,7 @@ def _build(config: CorpusConfig, files: Files, notes: list[str], work: Path, say
     say(f"training the tokeniser ({config.vocab} pieces)")
     pieces = tokenizer.train((text for training, _ in parts.values()
                               for text in tokenizer.beginning(document.text for document in training)), config.vocab)
-    pieces.save(str(work / "tokenizer.json"))
+    write_atomically(work / "tokenizer.json", pieces.to_str(pretty=True).encode())
     for domain in domains:
         say(f"encoding {domain.name}")
         training, heldout = parts.pop(domain.name)
@@ -152,12 +187,12 @@ def _build_from_hub(config: CorpusConfig, work: Path, say: Say) -> None:
 class Domain:
     """Hands out a domain's documents in order, each once, until it is `exhausted`; `removed` counts those left out.
 
-    `files` are those of a person's folder; the offline corpus has none.
+    `files` are those of a person's folder, and `rows` counts what was read of them; the offline corpus has neither.
     """
 
     def __init__(self, name: str, documents: Iterator[Document], removed: Counter[str] | None = None,
-                 files: Sequence[Path] = ()) -> None:
-        self.name, self.files, self.exhausted = name, files, False
+                 files: Sequence[Path] = (), rows: folder.Rows | None = None) -> None:
+        self.name, self.files, self.rows, self.exhausted = name, files, rows, False
         self.removed: Counter[str] = Counter() if removed is None else removed
         self._documents, self._duplicates = documents, Duplicates(self.removed, "documents")
 
@@ -174,6 +209,8 @@ class Domain:
             fresh = list(compress(batch, self._duplicates.fresh([document.text for document in batch])))
             taken += fresh
             missing -= size(fresh)
+        if self.rows:
+            self.rows.require_few()
         return taken
 
 
@@ -195,12 +232,16 @@ def domains_of(config: CorpusConfig, files: Files, notes: list[str]) -> list[Dom
                 Domain("code", sources.code(config.seed, code), code),
                 Domain("stories", (Document(f"story {n}", stories.Story(config.seed, n).text) for n in count())),
                 Domain("math", (Document(f"worksheet {n}", mathematics.worksheet(config.seed, n)) for n in count()))]
-    root = Path(config.folder).expanduser().resolve()
+    root = folder.root_of(config.folder)
 
     def order(path: Path) -> bytes:
-        return hashlib.sha256(f"{config.seed}/{path.relative_to(root).as_posix()}".encode()).digest()
-    return [Domain(name, folder.documents(root, sorted(paths, key=order), notes), files=paths)
-            for name, paths in sorted(files.items())]
+        inside = f"{config.seed}/{path.relative_to(root).as_posix()}"
+        return hashlib.sha256(inside.encode("utf-8", "surrogateescape")).digest()
+
+    def domain(name: str, paths: list[Path]) -> Domain:
+        rows = folder.Rows(Counter())
+        return Domain(name, folder.documents(root, sorted(paths, key=order), notes, rows), rows.removed, paths, rows)
+    return [domain(*each) for each in sorted(files.items())]
 
 
 def split(domain: Domain, config: CorpusConfig) -> tuple[list[Document], list[Document]]:
@@ -229,7 +270,7 @@ def write(work: Path, domain: Domain, split: str, documents: Sequence[Document],
     """Write the files of one split of one domain, up to the tokens asked for; the last document may be cut. More
     training documents are taken where these are too few. Returns counts."""
     names, lengths, size, missing, stem = [], [], 0, config.asked[split], f"{work}/{split}-{domain.name}"
-    with open(f"{stem}.bin", "wb") as file:
+    with open(f"{stem}.bin", "xb") as file:         # two names may be one to a file system that ignores case
         while missing and documents:
             few, documents = documents[:SLICE], documents[SLICE:]
             for document, tokens in zip(few, tokenizer.encode(pieces, [one.text for one in few]), strict=True):
@@ -264,7 +305,11 @@ def _write_manifest(config: CorpusConfig, facts: dict, notes: list[str], work: P
         "notes": sorted(notes),
         **(more or {}),
     }
-    write_atomically(work / "manifest.json", (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode())
+    _save(manifest, work)
+
+
+def _save(manifest: dict, path: Path) -> None:
+    write_atomically(path / "manifest.json", (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def _checksum(file: Path) -> str:
@@ -272,14 +317,20 @@ def _checksum(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
+def unread(built: Corpus) -> list[str]:
+    """A line for the files of each domain and ending that the corpus was built without."""
+    return [note for note in built.manifest["notes"] if note.startswith(folder.UNREAD)]
+
+
 def table(built: Corpus) -> str:
     """Documents, tokens and bytes a token of each domain, and what was left out, as text."""
-    lines = [f"{'domain':<16}{'split':<9}{'documents':>10}{'tokens':>12}{'bytes/token':>13}"]
+    wide = max(16, *(len(name) + 2 for name in built.manifest["domains"]))
+    lines = [f"{'domain':<{wide}}{'split':<9}{'documents':>10}{'tokens':>12}{'bytes/token':>13}"]
     for name, facts in built.manifest["domains"].items():
         for part in SPLITS:
             documents, tokens, size = (facts[part][what] for what in ("documents", "tokens", "bytes"))
-            lines.append(f"{name:<16}{part:<9}{documents:>10,}{tokens:>12,}{size / tokens:>13.2f}")
+            lines.append(f"{name:<{wide}}{part:<9}{documents:>10,}{tokens:>12,}{size / tokens:>13.2f}")
         if facts["removed"]:
             left_out = ", ".join(f"{count:,} {kind}" for kind, count in facts["removed"].items())
-            lines.append(f"{'':<16}left out: {left_out}")
+            lines.append(f"{'':<{wide}}left out: {left_out}")
     return "\n".join(lines)

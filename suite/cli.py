@@ -113,8 +113,8 @@ def build_corpus(profile: ProfileName = "small", corpus: Folder = "") -> None:
     """Build a profile's text, or open it when it is there, and say what is in it."""
     from data_prep.build import table
     _, text = profiles.opened(profile, corpus)
-    print("\n".join([*text.manifest["notes"], table(text)]))
-    print(f"{text.manifest['pieces']} pieces; fingerprint {text.fingerprint}; {text.path}")
+    about = f"{text.manifest['pieces']} pieces; fingerprint {text.fingerprint}; {text.path}"
+    print(table(text), about, *text.manifest["notes"], sep="\n")
 
 
 @app.command()
@@ -197,7 +197,7 @@ def hosts_of(engine: Engine, cpus: int | None, gpus: float | None) -> "Hosts | N
 
 def up_to_date(names: list[str], profile: str, folder: str, *where: Any, trains: bool = False) -> int:
     """Bring these notebooks and the page up to date. trains: also where runs ship with the suite."""
-    from data_prep.build import existing
+    from data_prep.build import existing, unread
     from lib.text import duration
     from suite.pipeline import Pipeline
     from suite.plan.outlook import plans_of
@@ -215,7 +215,7 @@ def up_to_date(names: list[str], profile: str, folder: str, *where: Any, trains:
     page = paths.report(profile) / "index.html"
     page = page.relative_to(here) if page.is_relative_to(here) else page
     if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or pipeline.page_is_fresh()):
-        print(f"nothing to do: {', '.join(names)} up to date; {page}")
+        print(f"nothing to do: {', '.join(names)} up to date; {page}", *unread(pipeline.corpus), sep="\n")
         return 0
     failed = pipeline.run(names)
     shown.write(done=True)
@@ -225,6 +225,8 @@ def up_to_date(names: list[str], profile: str, folder: str, *where: Any, trains:
         print(pipeline.page_error, file=sys.stderr)
     else:
         print(f"{page} ({duration(time.monotonic() - started)})")
+    for note in unread(pipeline.corpus):
+        print(note)
     return 1 if failed or pipeline.page_error else 0
 
 

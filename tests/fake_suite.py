@@ -59,7 +59,7 @@ class House:
         monkeypatch.setattr(worker, "COMMAND", FAKE)
         monkeypatch.setattr(execute, "NotebookProcess", InProcess)
         monkeypatch.setattr(suite.experiments, "experiment", self.experiments.__getitem__)
-        self.text = SimpleNamespace(path=root, fingerprint="text")
+        self.text = SimpleNamespace(path=root, fingerprint="text", manifest={"notes": []})
         for name in ("corpus", "existing"):
             monkeypatch.setattr(data_prep.build, name, lambda *given: self.text)
         monkeypatch.setattr(suite.report, "build", self.page)

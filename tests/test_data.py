@@ -4,6 +4,7 @@ Training batches: a pure function of seed and step, uniform over positions, mixe
 """
 
 import dataclasses
+import gzip
 import json
 import math
 import os
@@ -11,11 +12,13 @@ import re
 import shutil
 import signal
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from hub_fakes import CONFIG, TINY, decoded, start, write
@@ -30,6 +33,7 @@ from lib.config import DataConfig
 from lib.data import Corpus, TextSource, heldout_windows
 from lib.errors import SuiteError
 from suite.cli import main
+from suite.report.facts import whole_corpora
 from suite.tasks import make_source
 
 
@@ -105,7 +109,7 @@ def test_when_the_tokeniser_is_trained_then_only_on_training_documents(own, monk
 def test_when_there_then_opened_and_when_cut_off_an_error_and_when_text_or_seed_change_another_one(own, monkeypatch):
     """The same text elsewhere has the same fingerprint."""
     config, said, moved = of(own), [], shutil.copytree(own, own.parent / "moved")
-    (moved / "NOTES.md").write_text("a note changes no text")
+    (moved / "README.md").write_text("a note changes no text")
     assert build.existing(config) is None
     first, other, same = build.corpus(config, said.append), built(own, seed=1), built(moved)
     assert said and first.fingerprint == same.fingerprint != other.fingerprint and first.path != same.path
@@ -201,23 +205,32 @@ def test_when_held_out_windows_are_cut_then_they_follow_one_another_and_what_is_
 # A person's folder: what is read, how it is cut into documents, and the error that names a bad file of any kind
 
 def read(root: Path) -> tuple[dict[str, list[folder.Document]], list[str]]:
-    found, notes = folder.domains(root)
-    return {name: list(folder.documents(root, files, notes)) for name, files in found.items()}, notes
+    (found, notes), seen = folder.domains(root), folder.Rows(Counter())
+    return {name: list(folder.documents(root, files, notes, seen)) for name, files in found.items()}, notes
 
 
 def test_when_files_are_of_every_kind_then_each_subfolder_is_a_domain_and_rows_are_documents(root):
-    for name, text in (("lone.txt", "A lone file beside the folders."), ("README.md", "Not text for a model."),
-                       (".hidden/x.txt", "never read"), ("good/deep/a.tokens", "One.\n\nTwo."),
-                       ("good/b.jsonl", '{"text": "row one"}\n\n{"text": "row two", "id": "7"}\n')):
+    rows, plain = b'{"text": "row one"}\n\n{"text": "row two", "id": "7"}\n', "Caf\u00e9.\n".encode()
+    zst = pyarrow.Codec("zstd").compress(plain, asbytes=True) + pyarrow.Codec("zstd").compress(b"End.", asbytes=True)
+    for name, text in (("lone.TXT", b"A lone file beside the folders."), ("README.md", b"Not text for a model."),
+                       (".hidden/x.txt", b"never read"), ("good/deep/a.tokens", b"One.\n\nTwo."),
+                       ("good/b.jsonl", rows), ("good/e.md", b"# Notes"), ("good/f.txt.zst", zst),
+                       ("good/d.csv", b'id,text\n1,"comma, ""quote""\nand line"\n2,\n3,nan\n'),
+                       ("more/b.jsonl.gz", gzip.compress(rows[:21]) + gzip.compress(rows[21:])),
+                       *((f"scans/{n}.pdf", b"%PDF") for n in range(12)), ("more/c.parquet.gz", b"")):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+        (root / name).write_bytes(text)
     write(root / "good/c.parquet", {"text": ["first", "second"], "title": ["not this one at all", "nor this"]})
     documents, notes = read(root)
     assert {name: [d.text for d in domain] for name, domain in documents.items()} == {
-        "text": ["A lone file beside the folders."], "good": ["row one", "row two", "first", "second", "One.\n\nTwo."]}
-    assert [d.name for d in documents["good"]][0::4] == ["good/b.jsonl#0", "good/deep/a.tokens#0"]
-    assert set(notes) == {"README.md is not read (only .txt, .tokens, .jsonl, .parquet are)",
-                          "good/b.jsonl: text is text", "good/c.parquet: text is text"}
+        "text": ["A lone file beside the folders."], "more": ["row one", "row two"],
+        "good": ["row one", "row two", "first", "second", 'comma, "quote"\nand line', "nan", "One.\n\nTwo.", "# Notes",
+                 "Caf\u00e9.\nEnd."]}
+    assert [d.name for d in documents["good"]][0::5] == ["good/b.jsonl#0", "good/d.csv#2"]
+    assert notes == [
+        *(f"not read: {name} (read are {folder.READABLE})" for name in (
+            "README.md", "more/c.parquet.gz", "scans/0.pdf and 11 more like it; the domain scans is left out")),
+        *(f"{name}: text is text" for name in ("good/b.jsonl", "good/c.parquet", "good/d.csv", "more/b.jsonl.gz"))]
 
 
 def test_when_there_is_no_text_column_then_prose_is_joined_and_identifiers_labels_and_numbers_are_not(root):
@@ -258,6 +271,14 @@ BAD = (
     ("bad.jsonl", b'{"text": "a"}\n["b"]\n', "line 2 is JSON, but no object"),
     ("bad.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "line 2 has no text in text"),
     ("bad.jsonl", b'{"text": "a"}\n{"text": 5}\n', "line 2 has no text in text"),
+    ("bad.jsonl", b'{"text": null}\n{"text": ""}\n' + b"{}\n" * 5, "line 1 .* line 3 .* line 4 .* 6 of 7 rows"),
+    ("bad.jsonl", b'{"text": "a", "more": ' + b"[" * 2000 + b"]" * 2000 + b"}", "line 1 .*: nested too deep"),
+    ("bad.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 9)[:-9], "cannot be read .* damaged or cut off"),
+    ("bad.txt.gz", b"no gzip", "cannot be read .* damaged or cut off"),
+    ("bad.txt.zst", gzip.compress(b"of another kind"), "cannot be read .* damaged or cut off"),
+    ("bad.md.gz", gzip.compress(b"caf\xe9 au lait"), "is not UTF-8: byte 0xe9; save"),
+    ("bad.csv", b"text,n\none,1\ntwo,2,3\n", "cannot be read as csv .* Expected 2 fields in line 3, saw 3; it may"),
+    ("bad.csv", b'text\n"open', "cannot be read as csv"), ("bad.csv", b"text\n", "has no rows"),
     ("bad.jsonl", b'{"id": "a b c d", "n": 3}\n', "has no column of text: .* among id, n"),
     ("bad.jsonl", b"\n\n", "has no rows"), ("bad.parquet", b"PAR2" + b"x" * 100, "cannot be read as parquet"))
 
@@ -285,7 +306,7 @@ def test_when_parquet_is_whole_then_all_rows_arrive_in_order_and_when_cut_off_or
 def test_when_a_folder_is_missing_empty_or_has_too_little_text_then_the_error_says_so_and_what_is_needed(root):
     with pytest.raises(SuiteError, match="nowhere' is not a folder"):
         built(root / "nowhere")
-    for name, message in (("a.pdf", "has no .txt, .tokens, .jsonl, .parquet file"),
+    for name, message in (("a.pdf", "has no file that is read .*.txt, .md, .tokens, .jsonl, .csv, .parquet"),
                           ("a.txt", r"'good' has [\d,]+ train tokens .*16,392 are needed: add text to .*a.txt")):
         (root / "good" / name).write_text(stories(1))
         with pytest.raises(SuiteError, match=message):
@@ -315,6 +336,119 @@ def test_when_a_document_is_copied_within_a_domain_then_one_is_left(root):
         "exact copies of documents": 1, "near copies of documents": 1}
     names = corpus.names("train", "good") + corpus.names("heldout", "good")
     assert set(names) == {f"good/a.jsonl#{n}" for n in range(25)}
+
+
+def test_when_some_rows_have_no_text_then_they_are_left_out_and_counted_and_characters_that_are_none_replaced(root):
+    rows: list = [{"text": Story(0, n).text, "n": n} for n in range(25)]
+    rows[3:3] = [{"text": None}, {"n": 2}, {"text": " "}, {"text": ""}]
+    lines = [*map(json.dumps, rows), '{"text": "half \\ud83d, whole \\ud83d\\ude00", "n": %s}' % ("9" * 5000)]
+    (root / "good" / "a.jsonl").write_text("\n".join(lines))
+    documents, corpus = read(root)[0]["good"], built(root, train_tokens=200_000)
+    assert documents[-1] == ("good/a.jsonl#29", "half \ufffd, whole \U0001f600") and len(documents) == 26
+    assert corpus.manifest["domains"]["good"]["removed"] == {"rows without text": 4}
+    assert "left out: 4 rows without text" in build.table(corpus)
+
+
+# Names of folders and files, and what lies in the way
+
+NAMES = ["pairs", "mean", "seed", "run", "value", "name", "index", "Dense", "docs", "1", "nan", "1e5", "true", "Web",
+         "web", "en.wiki", "a, \"b\"", "a\\b", "a\uff0fb", " ", " x ", "$x_1$", "_x", "<img src=x onerror=alert(1)>",
+         "'", "%s {0}", "\u6771\u4eac", "two\nlines", "cr\rhere", "\u202eright", "n" * 255,
+         os.fsdecode(b"\xff\xfe"), "heldout-x.bin"]
+
+
+def test_when_domains_have_names_of_any_kind_then_they_are_built_and_every_name_is_one_line_of_utf_8(root):
+    for name in NAMES:
+        (root / name).mkdir(exist_ok=True)
+        (root / name / f"{name[:40]}.txt").write_text("\n\n".join(Story(7, n).text for n in range(6)))
+    shutil.rmtree(root / "good")
+    corpus = built(root, train_tokens=1000, heldout_tokens=1000)
+    assert len(corpus.domains) == len(NAMES) and {name for name in NAMES if name.isprintable()} <= {
+        *corpus.domains, "n" * 255}
+    for domain in corpus.domains:
+        assert domain.isprintable() and len(domain.encode()) <= folder.LONGEST_NAME
+        assert len(corpus.tokens("train", domain)) == len(corpus.tokens("heldout", domain)) == 1000
+        assert all(name.isprintable() for name in corpus.names("train", domain))
+    assert {"two\\nlines", "cr\\rhere", "\\u202eright", "\\udcff\\udcfe"} <= set(corpus.domains)
+    assert all(f"\n{domain} " in build.table(corpus) for domain in corpus.domains)
+
+
+def test_when_links_pipes_and_devices_lie_in_the_folder_then_loops_end_and_what_is_no_file_is_named(own):
+    (own / "far").symlink_to(own / "good")                                 # a link to a folder is a domain
+    (own / "good" / "up").symlink_to(own)
+    (own / "good" / "round").symlink_to("round")
+    (own / "good" / "gone.txt").symlink_to("nowhere.txt")
+    (own / "good" / "zero.txt").symlink_to("/dev/zero")
+    os.mkfifo(own / "good" / "pipe.txt")
+    files, notes = folder.domains(own)
+    assert {name: len(paths) for name, paths in files.items()} == {"far": 1, "good": 1}
+    assert notes[-1] == f"not read: good/round (read are {folder.READABLE})"
+    assert notes[:2] == [f"not read: {name}/gone.txt and 2 more like it (it is no file, or a link to none)"
+                         for name in ("far", "good")]
+
+
+@pytest.mark.parametrize("name", ["round", "~nouser/x", "a/" * 3000, "n" * 300, os.fsdecode(b"\xff"), "round/x"])
+def test_when_the_folder_is_none_then_one_error_says_so_whatever_the_system_says_of_it(name, own):
+    (own / "round").symlink_to("round")
+    with pytest.raises(SuiteError, match="CORPUS = '.* is not a folder"):
+        built(Path(name) if name[0] == "~" else own / name)
+
+
+@pytest.mark.parametrize(("error", "words"), [
+    (PermissionError(13, "Permission denied"), "all.txt: Permission denied"),
+    (OSError(5, "Input/output error"), "all.txt: Input/output"),
+    (FileNotFoundError(2, "No such file or directory"), "all.txt: No such file")])
+def test_when_a_file_vanishes_or_cannot_be_read_then_one_error_names_it_and_nothing_is_left(error, words, own,
+                                                                                         monkeypatch):
+    opened, calls = Path.open, []
+
+    def failing(path: Path, *how: object, **more: object):
+        calls.append(path)
+        if path.name == "all.txt" and len([one for one in calls if one == path]) == 2:         # it could be read before
+            error.filename = str(path)
+            raise error
+        return opened(path, *how, **more)
+    monkeypatch.setattr(Path, "open", failing)
+    with pytest.raises(SuiteError, match=words):
+        built(own)
+    assert not [path for path in paths.corpora().glob("*") if path.is_dir()]
+
+
+def test_when_what_is_not_read_changes_then_the_corpus_stays_and_its_notes_say_so(own, capsys, monkeypatch):
+    monkeypatch.setattr("suite.settings.profiles.load", lambda name, corpus="": SimpleNamespace(corpus=of(corpus)))
+    first = built(own)
+    (own / "scans").mkdir()
+    (own / "scans" / "a.pdf").write_bytes(b"%PDF")
+    assert main(["corpus", "--corpus", str(own)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("not read: scans/a.pdf; the domain scans is left out (")
+    again = Corpus(first.path)
+    assert again.fingerprint == first.fingerprint and build.unread(again) and not build.unread(first)
+    (own / "scans" / "a.pdf").unlink()
+    assert not build.unread(built(own)) and not build.unread(Corpus(first.path))
+
+
+DAMAGED = {
+    "manifest.json": (b"", b"{", b"{}", b"[]", b"null", b"7", b'"x"', b"\xff\xfe", b'{"config": {}}', b"[" * 5000,
+                      b'{"config": {"vocab": 300}, "domains": 3}', b'{"config": 1, "domains": {}, "files": {}}',
+                      b'{"config": {"vocab": 300}, "domains": {}, "files": {"../../x": {"size": 1}}}'),
+    "tokenizer.json": (b"", b"{}", None), "train-good.bin": (b"", b"xyz"), "heldout-good.starts.npy": (b"", None),
+    "train-good.names.json": (b"[", None)}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_when_a_corpus_is_damaged_then_it_is_named_with_the_remedy_and_then_built_again(name, own):
+    """None: one bit is flipped."""
+    first = built(own)
+    for content in DAMAGED[name]:
+        whole = (first.path / name).read_bytes()
+        (first.path / name).write_bytes(bytes([whole[0] ^ 1]) + whole[1:] if content is None else content)
+        for call in (build.corpus, build.existing):
+            with pytest.raises(SuiteError, match=f"{first.path}/.* is missing or damaged; delete {first.path}, it"):
+                call(of(own))
+        assert first.path not in [text.path for text in whole_corpora()]
+        (first.path / name).write_bytes(whole)
+    (first.path / "manifest.json").unlink()             # the rest is no corpus any more
+    assert built(own).fingerprint == first.fingerprint
 
 
 # Training batches

@@ -1,9 +1,11 @@
 """Losses, and the tables of notebooks 1 and 3 to 6, against numbers that a test chose; published numbers."""
 
+import io
 import math
 from types import SimpleNamespace
 
 import numpy as np
+import made_up_results
 import pandas as pd
 import pytest
 from made_up_results import TOKENS, one, results
@@ -19,8 +21,10 @@ from suite.experiments.base import Job
 from suite.experiments.power_law_sigma import draws_for
 from suite.notebook import Notebook
 from suite.plan.cost import training_flops
+from suite.study import figures
 from suite.study.comparisons import task_table
-from suite.study.findings import capacity_battery, christoffel, extrapolation, power_law_sigma, window_sweep
+from suite.study.findings import (all_patterns, capacity_battery, christoffel, extrapolation, power_law_sigma,
+                                  window_sweep)
 from suite.study.frames import NotTested, Study
 
 SWEEP, RAMP, FIXED = "01_window_sweep", "Fibonacci, linear ramp", "Fibonacci, fixed"
@@ -71,6 +75,24 @@ def test_when_a_loss_is_read_then_it_is_what_the_windows_say_and_positions_selec
             wrong()
     with pytest.raises(NotTested, match="Power law"):
         study.find("Power law")
+
+
+@pytest.mark.parametrize("names", [("pairs", "mean"), ("role", "$x"), ("estimate", "group"), ("name", "$\\frac$"),
+                                   ("1", "nan"), ("keys_per_query", "parameters")])
+def test_when_domains_are_called_as_columns_or_formulas_then_tables_and_figures_keep_them_apart(names, monkeypatch):
+    monkeypatch.setattr(made_up_results, "DOMAINS", names)
+    study = results(SWEEP, noise=0.0)
+    table = study.summary()
+    for name in names:
+        assert table[f"on {name}"].to_numpy() == pytest.approx(math.e**3) and table["pairs"].gt(100).all()
+    assert table["mean"].to_numpy() == pytest.approx(math.e**3)
+    cells = all_patterns.by_domain(study, study["Dense"])
+    assert list(cells) == list(names)
+    by_domain = table[[f"on {name}" for name in names]].melt(ignore_index=False, var_name="group",
+                                                           value_name="estimate")
+    for figure in (figures.intervals(by_domain, x="perplexity"), figures.difference_cells(cells)):
+        figure.savefig(io.BytesIO())
+    assert [axes.get_title() for axes in figures.intervals(by_domain, x="").axes] == [f"on {name}" for name in names]
 
 
 def test_when_lengths_are_compared_then_the_same_tokens_are():

@@ -235,6 +235,22 @@ def test_when_notebooks_share_a_run_then_it_counts_once_and_when_recipes_differ_
     assert len(summary.groups(alone + longer)) == 2 and len(summary.groups([alone[0], learned])) == 1
 
 
+def test_when_domains_have_names_of_any_kind_then_the_summary_reads_shows_and_compares_them(site):
+    names = ["en.wiki", "nan", "1e5", "<b>, \"x\" </b>"]
+    domains = dict(zip(site.table["split"].unique(), names, strict=False))
+    for notebook in (DONE, ALL_PATTERNS):
+        path = paths.results(PROFILE) / f"{notebook}.csv"
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        table.assign(split=table["split"].map(lambda name: domains.get(name, name))).to_csv(path, index=False)
+    shown = site.build(STATUS, []).select_one("#summary table")
+    heads = [text(head) for head in shown.select("thead th")]
+    assert [name for name in heads if name in domains.values()] == [*domains.values()]
+    for name in domains.values():
+        column = [row.find_all(["th", "td"])[heads.index(name)] for row in shown.select("tbody tr")]
+        best = min(float(text(cell)) for cell in column)
+        assert [float(text(cell)) == best for cell in column] == ["best" in cell["class"] for cell in column]
+
+
 # The picture of all patterns
 
 def tables(table: pd.DataFrame, folder: Path) -> pd.DataFrame:

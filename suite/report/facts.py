@@ -4,14 +4,15 @@ import json
 import os
 import shlex
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
+from data_prep.build import whole
 from lib import paths
 from lib.config import RunConfig
 from lib.data import Corpus
@@ -38,8 +39,7 @@ class Facts:
         """From the tables of finished notebooks; a `SuiteError` for a run or a corpus that is no longer there."""
         table = summary.read_tables(paths.results(profile), finished)
         runs = read_runs(profile, table.loc[table["run"] != "", ["run", "experiment"]].drop_duplicates())
-        corpora = [Corpus(manifest.parent) for manifest in sorted(paths.corpora().glob("[!.]*/manifest.json"))]
-        there = {text.fingerprint: text for text in corpora}
+        there = {text.fingerprint: text for text in whole_corpora()}
         wanted = dict.fromkeys(run["data"] for run in runs if run["data"])
         gone = [fingerprint for fingerprint in wanted if fingerprint not in there]
         if gone and not shipped(profile, corpus):
@@ -75,6 +75,13 @@ class Facts:
             name = ", ".join(filter(None, (row["series"], summary.settings(row))))
             series.setdefault(name, {})[int(row["seed"]), str(row["run"])] = None
         return [(name, list(runs)) for name, runs in series.items()]
+
+
+def whole_corpora() -> Iterator[Corpus]:
+    """The corpora on this machine; those that are damaged are passed over, for most belong to other profiles."""
+    for manifest in sorted(paths.corpora().glob("[!.]*/manifest.json")):
+        with suppress(SuiteError):
+            yield whole(manifest.parent)
 
 
 def origins(manifest: dict[str, Any]) -> list[str]:

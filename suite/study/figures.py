@@ -175,7 +175,7 @@ def intervals(tables: Tables, *, x: str, zero: bool = False, columns: int = 3, l
             else:
                 axes.errorbar([value], [at], xerr=_spread(table.loc[[name]]), color=own.color, marker=own.marker,
                               markersize=5, linestyle="", elinewidth=1.8)
-        axes.set(ylim=(-0.6, len(names) - 0.4), title=literal(title),
+        axes.set(ylim=(-0.6, len(names) - 0.4), title=textwrap.fill(literal(title), 40),
                  **({"xlim": (-1.05 * end, 1.05 * end)} if limit else {}))
         axes.set_yticks(range(len(names)), names)
         axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))

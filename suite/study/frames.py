@@ -232,13 +232,14 @@ class Study:
         return rows.groupby("name")["value"].mean().sort_values()
 
     def summary(self, **where: Any) -> pd.DataFrame:
-        """One row a model, best first: attended pairs, perplexity by domain, and `mean` (exp of the mean loss over
-        domains), all at the training length. where: columns and their values that a model must have."""
+        """One row a model, best first: attended pairs, perplexity by domain (`on docs`: no name of a domain is one of
+        the other columns), and `mean` (exp of the mean loss over domains), all at the training length. where: columns
+        and their values that a model must have."""
         rows = self.rows("nll", variant="", **where)
         rows = rows[rows["length"] == rows["train_length"]]
         loss = rows.groupby(["name", "split"])["value"].mean().unstack()
         how = {"role": "first", "pairs": "mean", "keys_per_query": "mean", "parameters": "first"}
-        table = rows.groupby("name").agg(how).join(np.exp(loss))
+        table = rows.groupby("name").agg(how).join(np.exp(loss).add_prefix("on "))
         return table.assign(mean=np.exp(loss.mean(axis=1))).sort_values("mean")
 
     @cached_property
