@@ -52,15 +52,13 @@ def in_one_line() -> Iterator[None]:
 
 @in_one_line()
 def corpus(config: CorpusConfig, say: Say | None = None) -> Corpus:
-    """The corpus of `config`: opened if it exists, otherwise built under a lock.
+    """The corpus of `config`: opened if it exists and is whole, otherwise built under a lock.
 
     Raises a SuiteError when the text is unreadable or too short, or the disk too full; nothing is left behind then.
     """
     files, unread = folder.domains(config.folder) if config.folder else ({}, [])
-    path = paths.corpora() / _key(config, files)
-    if not (path / "manifest.json").is_file():
-        _build_alone(config, files, path, say or (lambda line: None))
-    built = whole(path)
+    path, say = paths.corpora() / _key(config, files), say or (lambda line: None)
+    built = _found(path, config, say) or _build_alone(config, files, path, say)
     notes = [note for note in built.manifest["notes"] if not note.startswith(folder.UNREAD)] + unread
     if notes != built.manifest["notes"]:                # what is not read changes without the text
         built.manifest["notes"] = notes
@@ -70,9 +68,21 @@ def corpus(config: CorpusConfig, say: Say | None = None) -> Corpus:
 
 @in_one_line()
 def existing(config: CorpusConfig) -> Corpus | None:
-    """The corpus of `config` if it was built before, else None; nothing is built."""
+    """The corpus of `config` if it was built before and is whole, else None; nothing is built."""
     path = paths.corpora() / _key(config, folder.domains(config.folder)[0] if config.folder else {})
-    return whole(path) if (path / "manifest.json").is_file() else None
+    return _found(path, config, lambda line: None)
+
+
+def _found(path: Path, config: CorpusConfig, say: Say) -> Corpus | None:
+    """The corpus in `path`, None if it is absent or damaged. Hub text takes hours to read: if that is damaged, a
+    SuiteError leaves it to the person to delete it."""
+    try:
+        return whole(path) if (path / "manifest.json").is_file() else None
+    except SuiteError as damage:
+        if config.hub:
+            raise
+        say(f"{str(damage).partition(';')[0]}; building it again")
+        return None
 
 
 def whole(path: Path) -> Corpus:
@@ -108,7 +118,7 @@ def _key(config: CorpusConfig, files: Files) -> str:
     return fingerprint(numbers, text, list(map(_checksum, code)), tokenizers.__version__, sys.version_info[:2])
 
 
-def _build_alone(config: CorpusConfig, files: Files, path: Path, say: Say) -> None:
+def _build_alone(config: CorpusConfig, files: Files, path: Path, say: Say) -> Corpus:
     """Build under the lock of this corpus, unless another process built it meanwhile.
 
     The kernel frees the lock of a dead owner.
@@ -122,8 +132,8 @@ def _build_alone(config: CorpusConfig, files: Files, path: Path, say: Say) -> No
         say("another process builds this corpus; waiting for it")
         held = lock.acquire()
     with held, ExitStack() as cleaning:
-        if (path / "manifest.json").is_file():
-            return
+        if built := _found(path, config, say):
+            return built
         if not config.hub:                              # a later build from the hub resumes from what is there
             shutil.rmtree(work, ignore_errors=True)     # left by a killed build
             cleaning.callback(shutil.rmtree, work, ignore_errors=True)
@@ -133,8 +143,9 @@ def _build_alone(config: CorpusConfig, files: Files, path: Path, say: Say) -> No
             _build_from_hub(config, work, say)
         else:
             _build(config, files, work, say)
-        shutil.rmtree(path, ignore_errors=True)         # the rest of one that has lost its manifest
+        shutil.rmtree(path, ignore_errors=True)         # a damaged one
         os.replace(work, path)
+        return whole(path)
 
 
 def _require_space(config: CorpusConfig, domains: int, work: Path) -> None:

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ DOCUMENT = 3000        # characters that a document cut from plain text aims at
 LONGEST_PARAGRAPH = 4000
 SAMPLE = 100           # rows that decide which columns are text
 LEFT_OUT = 0.1         # most of a domain's rows that may lack a text
-READ = 1 << 20        # bytes read at a time
+READ = 1 << 20         # bytes
 _IDENTIFIER = re.compile(r"(?:^|_|(?<=[a-z]))(?:id|uid|uuid|key|hash|sha\d*|url|path)$", re.IGNORECASE)
 _SURROGATE = re.compile("[\ud800-\udfff]")        # half a character, which JSON can hold and UTF-8 cannot
 
@@ -253,7 +254,8 @@ def _parquet(path: Path) -> Iterator[list[dict[str, Any]]]:
 
 def _csv(path: Path) -> Iterator[list[dict[str, Any]]]:
     import pandas as pd
-    with _opened(path) as file, pd.read_csv(file, dtype=str, keep_default_na=False, chunksize=1024) as parts:
+    sep = max(",;\t", key=next(_decoded(path, lines=True), "").count)         # of the first line, which names columns
+    with _opened(path) as file, pd.read_csv(file, sep=sep, dtype=str, keep_default_na=False, chunksize=1024) as parts:
         for part in parts:
             yield part.to_dict("records")
 
@@ -275,7 +277,7 @@ def _rows(path: Path, rows: Iterator[tuple[str, dict[str, Any]]], name: str, not
         if values and all(isinstance(value, str) for value in values):
             yield seen.add(_SURROGATE.sub("\ufffd", "\n".join(values)))
         else:
-            yield seen.add("", f"{path}, {where} has no text in {shown}: {str(row)[:80]}")
+            yield seen.add("", f"{path}, {where} has no text in {shown}: {reprlib.repr(row)[:80]}")
 
 
 def text_columns(rows: list[dict[str, Any]]) -> list[str]:

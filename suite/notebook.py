@@ -13,6 +13,7 @@ import io
 import os
 import re
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -127,12 +128,14 @@ class Notebook:
         if not alt.strip():
             raise SuiteError("alt = '' is not valid: say in words what the figure shows")
         content = io.BytesIO()
-        figure.savefig(content, format="png", bbox_inches="tight", metadata={"Software": None})
-        if folder := os.environ.get(FIGURES):
-            self.shown += 1
-            for kind in KINDS:
-                date = {"pdf": "CreationDate", "svg": "Date"}[kind]              # without one, the same file twice
-                figure.savefig(f"{folder}/{self.shown}.{kind}", bbox_inches="tight", metadata={date: None})
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")       # a domain's name may be in any script
+            figure.savefig(content, format="png", bbox_inches="tight", metadata={"Software": None})
+            if folder := os.environ.get(FIGURES):
+                self.shown += 1
+                for kind in KINDS:
+                    date = {"pdf": "CreationDate", "svg": "Date"}[kind]              # without one, the same file twice
+                    figure.savefig(f"{folder}/{self.shown}.{kind}", bbox_inches="tight", metadata={date: None})
         plt.close(figure)
         texts = {"alt": alt, **({"caption": caption} if caption else {})}
         display({"image/png": base64.b64encode(content.getvalue()).decode(), "text/plain": alt}, raw=True,

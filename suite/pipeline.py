@@ -231,7 +231,8 @@ class Pipeline:
             self.shown.note(self.page_error if isinstance(error, SuiteError) else traceback.format_exc())
 
     def page_stamp(self) -> str:
-        return stamps.page_stamp(self.profile.name, self.stamps, self.profile.corpus.folder)
+        text = self.profile.corpus.folder, *self.corpus.manifest["notes"]
+        return stamps.page_stamp(self.profile.name, self.stamps, *text)
 
     def page_is_fresh(self) -> bool:
         return stamps.whole(self.profile.name, stamps.PAGE, self.page_stamp())

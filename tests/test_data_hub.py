@@ -401,6 +401,10 @@ def test_when_a_copy_changes_then_the_corpus_is_another_one_and_when_it_does_not
     first = build.corpus(MORE)
     monkeypatch.setattr(build, "_build_from_hub", lambda *a: pytest.fail("built twice"))
     assert build.corpus(MORE).fingerprint == build.existing(MORE).fingerprint == first.fingerprint
+    (first.path / "tokenizer.json").write_bytes(b"{}")
+    for open_ in (build.corpus, build.existing):
+        with pytest.raises(SuiteError, match="tokenizer.json is missing or damaged; delete"):      # hours of reading
+            open_(MORE)
     write(own / "HuggingFaceFW/fineweb-edu/sample/10BT/001_00000.parquet", web(500, 90))
     assert build.existing(MORE) is None
 

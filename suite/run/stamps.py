@@ -88,12 +88,13 @@ def whole(profile: str, name: str, stamp: str | None = None) -> bool:
     return known.get("products") == products(profile, name) and stamp in (None, known.get("stamp"))
 
 
-def page_stamp(profile: str, values: Mapping[str, str], corpus_folder: str) -> str:
-    """The stamp of the page when all notebooks are fresh; the page shows the verdicts of other profiles too."""
+def page_stamp(profile: str, values: Mapping[str, str], *text: str) -> str:
+    """The stamp of the page when all notebooks are fresh; the page shows the verdicts of other profiles too. text: the
+    corpus's folder, if any, and notes."""
     made = {name: products(profile, name) for name in values}
     ledgers = {path.parent.parent.name: digest(path) for path in sorted(paths.outputs().glob("*/report/ledger.json"))
                if path.parent != paths.report(profile)}
-    return fingerprint(dict(values), made, page_code(), corpus_folder, ledgers)
+    return fingerprint(dict(values), made, page_code(), text, ledgers)
 
 
 

@@ -15,7 +15,7 @@ TEXTS = [Story(7, number).text for number in range(30)]
 GOOD = "\n\n".join(TEXTS)
 ROWS_OF_TEXT = [json.dumps({"text": text}) for text in TEXTS]
 CORPUS = "corpus --profile tiny --corpus mine"
-DEEP = '{"text": "a", "more": ' + "[" * 2000 + "]" * 2000 + "}"
+DEEP = '{"text": "a", "more": ' + "[" * 10 ** 5 + "]" * 10 ** 5 + "}"
 
 
 def rows(*more: str) -> str:
@@ -33,12 +33,12 @@ def moved(name: str):
     return lambda root: (root / "mine" / "good").rename(root / "mine" / name)
 
 
-def damaged(pattern: str, content: bytes | None):
+def damaged(name: str, content: bytes | None):
     """Prepares a corpus, and then another content of one of its files; None: one bit is flipped."""
     def prepare(root: Path) -> None:
         subprocess.run([sys.executable, "-m", "suite", *CORPUS.split()], cwd=root, check=True, capture_output=True,
                        env={**os.environ, "SUITE_OUTPUTS": str(root / "outputs")})
-        file, = (root / "outputs" / "data").glob(f"*/{pattern}")
+        file, = (root / "outputs" / "data").glob(f"*/{name}")
         whole = file.read_bytes()
         file.write_bytes(bytes([whole[0] ^ 1]) + whole[1:] if content is None else content)
     return prepare
@@ -49,10 +49,10 @@ def of(name: str, line: str, content: bytes | str, file: str, status: int = 2) -
     return Row(name, CORPUS, line, status, files={"mine/good/all.txt": GOOD, f"mine/{file}": content})
 
 
-def broken(name: str, pattern: str, content: bytes | None, command: str = CORPUS) -> Row:
-    """A row about a corpus that was damaged after it was built."""
-    return Row(name, command, "is missing or damaged; delete .*, it will be built again",
-               files={"mine/good/all.txt": GOOD}, prepare=damaged(pattern, content))
+def broken(name: str, file: str, content: bytes | None) -> Row:
+    """A row about a corpus that was damaged after it was built: it is built again."""
+    return Row(name, CORPUS, f"{file} is missing or damaged; building it again", 0,
+               files={"mine/good/all.txt": GOOD}, prepare=damaged(file, content))
 
 
 def renamed(name: str, domain: str, line: str) -> Row:
@@ -62,7 +62,7 @@ def renamed(name: str, domain: str, line: str) -> Row:
 
 ROWS = [
     # Rows and files
-    of("a row nested 2,000 deep", "other/a.jsonl, line 31 is not JSON: nested too deep", rows(DEEP), "other/a.jsonl"),
+    of("a row nested 100,000 deep", "other/a.jsonl, line 31 is not JSON: nested too deep", rows(DEEP), "other/a.jsonl"),
     of("a number of 5,000 digits", "^other +train", rows('{"text": "x", "n": %s}' % ("9" * 5000)), "other/a.jsonl", 0),
     of("half a character", "^other +train", rows(r'{"text": "half \ud800 a character"}'), "other/a.jsonl", 0),
     of("rows without text", "left out: 2 rows without text", rows('{"text": null}', "{}"), "other/a.jsonl", 0),
@@ -102,7 +102,7 @@ ROWS = [
     renamed("a name of markup", "<img src=x onerror=alert(1)>", "^<img src=x onerror=alert.1.> +train"),
     # Corpora that were damaged
     broken("a manifest that is cut off", "manifest.json", b'{"source": "folder", "con'),
-    broken("a manifest of another kind", "manifest.json", b"[1, 2, 3]", "plan --profile tiny --corpus mine"),
+    broken("a manifest of another kind", "manifest.json", b"[1, 2, 3]"),
     broken("tokens that are cut off", "train-good.bin", b"xy"),
-    broken("a tokeniser with a flipped bit", "tokenizer.json", None, "report --profile tiny --corpus mine"),
+    broken("a tokeniser with a flipped bit", "tokenizer.json", None),
 ]
