@@ -132,7 +132,7 @@ def _build_alone(config: CorpusConfig, files: Files, path: Path, say: Say) -> Co
         say("another process builds this corpus; waiting for it")
         held = lock.acquire()
     with held, ExitStack() as cleaning:
-        if built := _found(path, config, say):
+        if built := _found(path, config, lambda line: None):
             return built
         if not config.hub:                              # a later build from the hub resumes from what is there
             shutil.rmtree(work, ignore_errors=True)     # left by a killed build
