@@ -289,6 +289,7 @@ def difference_cells(table: pd.DataFrame, *, title: str = "") -> Figure:
 def _shaded(values: pd.DataFrame, words: pd.DataFrame, title: str, x: str, y: str, **colours: Any) -> Figure:
     import seaborn as sns
     fig, (axes,) = panels(1, 0.9 + 0.24 * len(values))
+    values = values.rename(columns=lambda name: str(name).replace("$", r"\$"))      # a domain may be called $x$
     sns.heatmap(values, ax=axes, annot=words, fmt="", linewidths=0.5, cbar=False, annot_kws={"fontsize": 7.5},
                 **colours)
     axes.set(title=title, xlabel=x, ylabel=y)
