@@ -282,7 +282,7 @@ def write(work: Path, domain: Domain, split: str, documents: Sequence[Document],
     training documents are taken where these are too few. Returns counts."""
     names, lengths, size, missing, stem = [], [], 0, config.asked[split], f"{work}/{split}-{domain.name}"
     with open(f"{stem}.bin", "xb") as file:         # two names may be one to a file system that ignores case
-        while missing and documents:
+        while missing and (documents := documents or domain.take(missing * (split == "train"), config.vocab)):
             few, documents = documents[:SLICE], documents[SLICE:]
             for document, tokens in zip(few, tokenizer.encode(pieces, [one.text for one in few]), strict=True):
                 kept = tokens[:missing].astype(tokenizer.token_type(config.vocab))
@@ -293,8 +293,6 @@ def write(work: Path, domain: Domain, split: str, documents: Sequence[Document],
                 missing -= len(kept)
                 if not missing:
                     break
-            if split == "train" and not documents:
-                documents = domain.take(missing, config.vocab)
     np.save(f"{stem}.starts.npy", np.cumsum(lengths, dtype=np.int64) - np.array(lengths, np.int64))
     Path(f"{stem}.names.json").write_text(json.dumps(names, ensure_ascii=False), "utf-8")
     return {"documents": len(lengths), "tokens": sum(lengths), "bytes": size}

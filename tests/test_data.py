@@ -325,6 +325,13 @@ def test_when_a_domain_is_small_then_it_gives_what_it_has_and_holds_out_a_tenth_
     assert train == sorted(train) and not set(train) & set(held)
 
 
+def test_when_a_document_is_longer_than_what_is_asked_for_then_both_splits_have_text(root):
+    (root / "good" / "a.jsonl").write_text("\n".join(json.dumps({"text": Story(0, n).text}) for n in range(9)))
+    corpus = built(root, train_tokens=1000, heldout_tokens=1000)
+    assert len(corpus.tokens("train", "good")) == len(corpus.tokens("heldout", "good")) == 1000
+    assert not {*corpus.names("train", "good")} & {*corpus.names("heldout", "good")}
+
+
 def test_when_a_document_is_copied_within_a_domain_then_one_is_left(root):
     texts = [Story(0, n).text for n in range(25)]
     rows = [json.dumps({"text": text}) for text in [*texts, texts[3], texts[4].replace("coins", "crowns")]]

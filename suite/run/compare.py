@@ -68,8 +68,9 @@ def value_of(text: str) -> Any:
 
 def champions(profile: Profile, database: Database) -> dict[str, Champion]:
     """The best model of each family in the result tables, among models of the profile's size and training length."""
-    tables = [pd.read_csv(paths.results(profile.name) / f"{name}.csv", dtype={"split": str})
-              for name in notebook_names() if stamps.whole(profile.name, name) and stamps.products(profile.name, name)["table"]]
+    done = [name for name in notebook_names()
+            if stamps.whole(profile.name, name) and stamps.products(profile.name, name)["table"]]
+    tables = [pd.read_csv(paths.results(profile.name) / f"{name}.csv", dtype={"split": str}) for name in done]
     if not tables:
         return {}
     rows = pd.concat(tables)
