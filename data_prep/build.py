@@ -220,7 +220,7 @@ class Domain:
             fresh = list(compress(batch, self._duplicates.fresh([document.text for document in batch])))
             taken += fresh
             missing -= size(fresh)
-        if self.rows:
+        if self.rows and (self.exhausted or self.rows.read >= folder.SAMPLE):       # fewer say little of the others
             self.rows.require_few()
         return taken
 
