@@ -92,7 +92,8 @@ def test_when_domains_are_called_as_columns_or_formulas_then_tables_and_figures_
                                                            value_name="estimate")
     for figure in (figures.intervals(by_domain, x="perplexity"), figures.difference_cells(cells)):
         figure.savefig(io.BytesIO())
-    assert [axes.get_title() for axes in figures.intervals(by_domain, x="").axes] == [f"on {name}" for name in names]
+    assert [axes.get_title() for axes in figures.intervals(by_domain, x="").axes] == [
+        figures.literal(f"on {name}") for name in names]
 
 
 def test_when_lengths_are_compared_then_the_same_tokens_are():

@@ -175,7 +175,7 @@ def intervals(tables: Tables, *, x: str, zero: bool = False, columns: int = 3, l
             else:
                 axes.errorbar([value], [at], xerr=_spread(table.loc[[name]]), color=own.color, marker=own.marker,
                               markersize=5, linestyle="", elinewidth=1.8)
-        axes.set(ylim=(-0.6, len(names) - 0.4), title=textwrap.fill(literal(title), 40),
+        axes.set(ylim=(-0.6, len(names) - 0.4), title=literal(textwrap.fill(title, 40)),
                  **({"xlim": (-1.05 * end, 1.05 * end)} if limit else {}))
         axes.set_yticks(range(len(names)), names)
         axes.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))
@@ -289,7 +289,6 @@ def difference_cells(table: pd.DataFrame, *, title: str = "") -> Figure:
 def _shaded(values: pd.DataFrame, words: pd.DataFrame, title: str, x: str, y: str, **colours: Any) -> Figure:
     import seaborn as sns
     fig, (axes,) = panels(1, 0.9 + 0.24 * len(values))
-    values = values.rename(columns=lambda name: str(name).replace("$", r"\$"))      # a domain may be called $x$
     sns.heatmap(values, ax=axes, annot=words, fmt="", linewidths=0.5, cbar=False, annot_kws={"fontsize": 7.5},
                 **colours)
     axes.set(title=title, xlabel=x, ylabel=y)
