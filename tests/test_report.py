@@ -242,7 +242,7 @@ def test_when_domains_have_names_of_any_kind_then_the_summary_reads_shows_and_co
         path = paths.results(PROFILE) / f"{notebook}.csv"
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
         table.assign(split=table["split"].map(lambda name: domains.get(name, name))).to_csv(path, index=False)
-    shown = site.build(STATUS, []).select_one("#summary table")
+    shown = site.build(STATUS, []).select_one("#models table.summary")
     heads = [text(head) for head in shown.select("thead th")]
     assert set(names) <= {*heads}
     for name in domains.values():
