@@ -47,7 +47,7 @@ help:
 	@echo "make verify  [RUN=fingerprint] [ARGS=--all]    a result computed again from its stored weights, and compared"
 	@echo "make bench   [ARGS=--quick]                    speed and memory of attention and of a training step, measured"
 	@echo "make gpu-check                                 on a GPU: is it right, how fast (or python3 -m suite.bench.gpu)"
-	@echo "make lab                                       JupyterLab in notebooks/, with the suite's kernel"
+	@echo "make lab                                       JupyterLab: patterns to play with, and all notebooks"
 	@echo "make lock                                      both requirements locks anew from pyproject.toml"
 	@echo "make clean                                     delete reports, tables, executed notebooks; keep trained runs"
 	@echo "make distclean                                 delete outputs/ and .venv"
@@ -103,7 +103,7 @@ gpu-check: $(STAMP)
 	@$(SUITE) gpu-check $(ARGS)
 
 lab: $(STAMP)
-	@cd notebooks && ../$(PY) -m jupyter lab $(ARGS)
+	@cd notebooks && JUPYTER_CONFIG_PATH=../tools/lab ../$(PY) -m jupyter lab README.md $(ARGS)
 
 # uv resolves for every platform and Python version at once; it lives in outputs/, apart from what it resolves.
 lock:

@@ -61,7 +61,8 @@ def test_when_patterns_are_compared_then_the_table_is_ranked_and_marks_the_patte
          "value": [next(losses), 9.0, 9.0], "run_tokens_per_s": [1234.5] * 3}))
     mine, run = build("local", layers=2, heads=2, window=3), RunConfig(PatternSpec.of("local", window=3))
     entries = [(mine, Job.of(run, series=name)) for name in ("mine", "other")]
-    header, first, second = (line.split() for line in comparison.table(entries, database, 256).splitlines())
+    header, first, second = (line.split() for line in comparison.table(
+        comparison.ranked(entries, database, 256), "mine").splitlines())
     assert header[:2] == ["pattern", "perplexity"]
     assert first[:5] == ["1", "other", "2.72", "-63.2", "%"] and second[:4] == ["2", ">", "mine", "7.39"]
     assert second[-2:] == ["1,234", "window=3"]

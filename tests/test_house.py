@@ -16,7 +16,7 @@ from lib.paths import ROOT
 ORDER = (
     ("lib",), ("data_prep",), ("suite.settings",), ("suite.tasks", "suite.evals", "suite.bench"),
     ("suite.experiments",), ("suite.published",), ("suite.run", "suite.plan"), ("suite.study",), ("suite.claims",),
-    ("suite.report",),
+    ("suite.report", "suite.lab"),
     ("suite", "suite.pipeline", "suite.notebook", "suite.paper", "suite.cli", "suite.__main__"),
 )
 PACKAGES = ("lib", "data_prep", "suite")

@@ -10,7 +10,7 @@ import pytest
 from lib import paths
 from suite.experiments import names
 from suite.notebook import source_of
-from suite.settings.parameters import Parameters, declared_in, parse_cell
+from suite.settings.parameters import Parameters, declared_in, notebook_names, parse_cell
 
 LONGEST = 14        # lines of a cell; parameters and imports have as many as they need
 PARTS = ("nb.source(", "nb.plan()", "nb.run()", "nb.save(runs)", "assert ", "nb.show(", "figures.")
@@ -91,7 +91,7 @@ def test_when_code_is_shown_then_its_lines_are_where_the_notebook_looks_for_them
 
 
 def test_when_all_notebooks_are_read_then_each_experiment_has_one_and_every_row_of_the_audit_is_shown_somewhere():
-    assert sorted(path.stem for path in paths.NOTEBOOKS.glob("*.ipynb")) == names()
+    assert notebook_names() == names()
     sources = "\n".join(cell.source for name in names() for cell in read(name).cells)
     shown = {int(row) for row in re.findall(r"\]\(\.\./docs/audit\.md#row-(\d+)\)", sources)}
     assert shown >= set(range(1, 26))

@@ -35,17 +35,22 @@ Champion = tuple[str, PatternSpec]     # what the tables call it, and its patter
 
 
 def compare(name: str, given: Mapping[str, str], profile: Profile, corpus: Corpus, hosts: Hosts | None = None) -> str:
-    """Train `name` with the parameters `given` and its rivals at the profile's scale; the ranked table as text.
-    Every rival but dense attends as many pairs as the pattern at the training length, within 1 %; the text says which
-    rivals cannot, and why."""
-    candidate = candidate_of(name, given, profile)
+    """`compared` for the pattern `name` with the parameters `given`, as text; it says which rivals cannot, and why."""
+    rows, left_out = compared(candidate_of(name, given, profile), profile, corpus, hosts)
+    return "\n".join([table(rows, name), *left_out])
+
+
+def compared(candidate: Pattern, profile: Profile, corpus: Corpus,
+             hosts: Hosts | None = None) -> tuple[pd.DataFrame, list[str]]:
+    """Train the pattern and its rivals at the profile's scale; `ranked`, and why some rivals are missing. Every rival
+    but dense attends as many pairs as the pattern at the training length, within 1 %."""
     parameters = Parameters(profile=profile.name, corpus=profile.corpus.folder, seeds=(SEED,), tokens=0)
     recipe, database = Recipe(parameters, profile), Database(profile.name, corpus)
     patterns, left_out = rivals(candidate, profile, champions(profile, database))
     entries = [(pattern, Job.of(recipe.run(spec_of(pattern), SEED), *recipe.perplexity(), series=title))
-               for title, pattern in [(name, candidate), *patterns]]
+               for title, pattern in [(candidate.name, candidate), *patterns]]
     ensure([job for _, job in entries], profile.name, corpus, profile.workers, hosts=hosts)
-    return "\n".join([table(entries, database, profile.train.length), *left_out])
+    return ranked(entries, database, profile.train.length), left_out
 
 
 def candidate_of(name: str, given: Mapping[str, str], profile: Profile) -> Pattern:
@@ -114,18 +119,24 @@ def prime_below(length: int) -> int:
     return next((k for k in range(length, 1, -1) if all(k % d for d in range(2, math.isqrt(k) + 1))), 2)
 
 
-def table(entries: Sequence[tuple[Pattern, Job]], database: Database, length: int) -> str:
-    """Ranked by perplexity, the geometric mean over held-out domains at the training length; `>` marks the first."""
-    rows = []
+def ranked(entries: Sequence[tuple[Pattern, Job]], database: Database, length: int) -> pd.DataFrame:
+    """A row a pattern, best first: `mean` (perplexity, the geometric mean over held-out domains at the training length),
+    `pairs`, `keys` a query, `tokens/s` and `settings`."""
+    rows = {}
     for pattern, job in entries:
-        metrics = database.metrics(job)
+        metrics, pairs = database.metrics(job), pattern.pairs(length)
         nll = metrics[(metrics["measure"] == "nll") & metrics["step"].isna() & metrics["position"].isna()]
-        rows.append((math.exp(nll["value"].mean()), pattern, job, float(metrics["run_tokens_per_s"].iloc[0])))
-    candidate, cells = rows[0], []
-    for rank, row in enumerate(sorted(rows, key=lambda row: row[0]), start=1):
-        perplexity, pattern, job, rate = row
-        pairs, mine = pattern.pairs(length), row is candidate
-        cells.append([rank, f"{'> ' if mine else '  '}{job.labels.series}", f"{perplexity:.2f}",
-                      "" if mine else f"{100 * (perplexity / candidate[0] - 1):+.1f} %", f"{pairs / 1e3:.0f}k",
-                      f"{pairs / (length * pattern.layers):.1f}", f"{rate:,.0f}", settings(job.run.pattern)])
+        rows[job.labels.series] = {
+            "mean": math.exp(nll["value"].mean()), "pairs": pairs, "keys": pairs / (length * pattern.layers),
+            "tokens/s": float(metrics["run_tokens_per_s"].iloc[0]), "settings": settings(job.run.pattern)}
+    return pd.DataFrame.from_dict(rows, orient="index").sort_values("mean", kind="stable")
+
+
+def table(rows: pd.DataFrame, mine: str) -> str:
+    """`ranked` as text; `>` marks `mine`."""
+    cells = []
+    for rank, (name, row) in enumerate(rows.iterrows(), start=1):
+        against = "" if name == mine else f"{100 * (row['mean'] / rows.loc[mine, 'mean'] - 1):+.1f} %"
+        cells.append([rank, f"{'> ' if name == mine else '  '}{name}", f"{row['mean']:.2f}", against,
+                      f"{row['pairs'] / 1e3:.0f}k", f"{row['keys']:.1f}", f"{row['tokens/s']:,.0f}", row["settings"]])
     return text_table(["", "pattern", "perplexity", "against it", "pairs", "keys/query", "tokens/s", "settings"], cells)

@@ -19,7 +19,7 @@ from lib.files import write_atomically
 from suite.run.evidence import shipped
 from suite.settings import profiles
 
-REPORT = paths.ROOT / "suite" / "report"
+REPORT, LAB = paths.ROOT / "suite" / "report", paths.ROOT / "suite" / "lab"
 BENCHED = "07_efficiency"               # the notebook that shows what `make bench` measured, if it did
 PAGE = "page"
 
@@ -37,9 +37,9 @@ def contents(files: Iterable[Path]) -> str:
 
 @lru_cache(maxsize=1)
 def library() -> str:
-    """Hash of `lib` and `suite` without the report."""
+    """Hash of `lib` and `suite` without the report and the lab."""
     return contents(path for package in ("lib", "suite") for path in (paths.ROOT / package).rglob("*")
-                    if REPORT not in path.parents)
+                    if not {REPORT, LAB} & {*path.parents})
 
 
 @lru_cache(maxsize=1)

@@ -25,10 +25,17 @@ TRAINING = ("lib.training", "suite.tasks")
 NAME = re.compile(r"""^    name(?:: .*)? = ["'](.+)["']$""", re.MULTILINE)
 
 
+def folders_of(package: str) -> list[Path]:
+    """The folder of a package, and that of a person's own patterns (SUITE_PATTERNS)."""
+    own = paths.named_by("SUITE_PATTERNS") if package == "lib.patterns" else None
+    return [paths.ROOT.joinpath(*package.split(".")), *([own] if own else [])]
+
+
 def file_of(module: str) -> Path | None:
     """The file of a module of this repository; None if there is none."""
-    base = paths.ROOT.joinpath(*module.split("."))
-    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+    package, _, name = module.rpartition(".")
+    places = [*(folder / f"{name}.py" for folder in folders_of(package)), folders_of(module)[0] / "__init__.py"]
+    return next((path for path in places if path.is_file()), None)
 
 
 class Bare(ast.NodeTransformer):
@@ -77,8 +84,8 @@ def code_fingerprint(modules: tuple[str, ...]) -> str:
 
 
 def package_modules(package: str) -> tuple[str, ...]:
-    folder = paths.ROOT.joinpath(*package.split("."))
-    return tuple(sorted(f"{package}.{path.stem}".removesuffix(".__init__") for path in folder.glob("*.py")))
+    return tuple(sorted(f"{package}.{path.stem}".removesuffix(".__init__") for folder in folders_of(package)
+                        for path in folder.glob("*.py")))
 
 
 @lru_cache(maxsize=None)

@@ -151,7 +151,8 @@ def type_of(annotation: str, where: str) -> Any:
 # Notebooks
 
 def notebook_names() -> list[str]:
-    return sorted(path.stem for path in paths.NOTEBOOKS.glob("*.ipynb"))
+    """The notebooks with an experiment; 00 is for playing, has no plan of runs, and no report executes it."""
+    return sorted(path.stem for path in paths.NOTEBOOKS.glob("*.ipynb") if not path.stem.startswith("00"))
 
 
 def parameters_of(notebook: str) -> type[Parameters]:
