@@ -103,7 +103,7 @@ gpu-check: $(STAMP)
 	@$(SUITE) gpu-check $(ARGS)
 
 lab: $(STAMP)
-	@cd notebooks && JUPYTER_CONFIG_PATH=../tools/lab ../$(PY) -m jupyter lab README.md $(ARGS)
+	@cd notebooks && JUPYTER_CONFIG_PATH=../tools/lab$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH} ../$(PY) -m jupyter lab README.md $(ARGS)
 
 # uv resolves for every platform and Python version at once; it lives in outputs/, apart from what it resolves.
 lock:

@@ -8,8 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields, replace
 
 import nbformat
@@ -166,18 +165,14 @@ def lab_server(folder, tab):
     environment = {**os.environ, **{f"JUPYTER_{name}_DIR": str(folder / name) for name in ("CONFIG", "RUNTIME")},
                    "JUPYTER_CONFIG_PATH": str(paths.ROOT / "tools" / "lab"), "SUITE_OUTPUTS": str(folder / "outputs"),
                    "PYTHONPATH": os.pathsep.join(filter(None, (str(paths.ROOT), os.environ.get("PYTHONPATH"))))}
-    server = subprocess.Popen(
-        [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--IdentityProvider.token=",
-         f"--ServerApp.port={address.rpartition(':')[2]}", "--LabApp.expose_app_in_browser=True"],
-        cwd=folder, env=environment, stderr=subprocess.DEVNULL)
-
-    def there():
-        with suppress(OSError):
-            return urllib.request.urlopen(f"{address}/api").status == 200
+    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--IdentityProvider.token=",
+               f"--ServerApp.port={address.rpartition(':')[2]}", "--LabApp.expose_app_in_browser=True"]
+    server = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL)
     try:
-        browser.waited(there, "JupyterLab did not start")
         tab.call("Emulation.setDeviceMetricsOverride", width=1280, height=1000, deviceScaleFactor=1, mobile=False)
-        tab.call("Page.navigate", url=f"{address}/lab/tree/README.md")
+        page = f"{address}/lab/tree/README.md"
+        browser.waited(lambda: "errorText" not in tab.call("Page.navigate", url=page), "JupyterLab did not start")
+        tab.events.clear()                                  # it was asked for before it was there
         tab.until("(document.querySelector('.jp-MarkdownViewer')?.innerText ?? '').includes('00_patterns')")
         yield
     finally:
@@ -217,6 +212,5 @@ def test_when_the_lab_is_opened_then_00_and_03_run_a_slider_changes_the_picture_
             tab.call("Input.dispatchKeyEvent", type=kind, key="ArrowRight", code="ArrowRight", windowsVirtualKeyCode=39)
         tab.until(f"{shown}['image/png'] !== {json.dumps(before['image/png'])}")
         assert before["text/plain"] != tab.evaluate(shown)["text/plain"]
-        said = [own["args"] for own in tab.heard("Runtime.consoleAPICalled") if own["type"] == "error"]
-        said += [own["entry"] for own in tab.heard("Log.entryAdded") if own["entry"]["level"] == "error"]
-        assert said + tab.heard("Runtime.exceptionThrown") == []
+        levels = [own.get("type") or own.get("entry", {}).get("level") for own in tab.complaints()]
+        assert set(levels) <= {"warning"}, tab.complaints()

@@ -109,8 +109,12 @@ def far_shares(own: Trained) -> tuple[pd.DataFrame, float]:
     tokens, rows, keys = torch.cat([own.windows(domain)[0] for domain in own.domains]), [], []
     d = torch.arange(own.run.train.length)
     far = d[:, None] - d > own.near
-    for weight in (weights(own.model(), tokens, layer) for layer in range(own.run.model.layers)):
-        rows.append((weight * far).sum(-1).mean(dim=(0, 2)).tolist())
+    for layer in range(own.run.model.layers):
+        every = []
+        for window in tokens:
+            weight = weights(own.model(), window[None], layer)[0]
+            every.append((weight * far).sum(-1).mean(-1))
+        rows.append(torch.stack(every).mean(0).tolist())
         keys.append(float(((weight > 0) & far).sum() / (weight > 0).sum()))
     return pd.DataFrame(rows), float(np.mean(keys))
 
