@@ -18,7 +18,7 @@ from lib.errors import SuiteError
 from suite.run.compare import value_of
 
 DPI = 100
-MOST, LEAST_END = 4, 32             # a slider without an end of its own ends at so many times its value, or here
+MOST, LEAST_END = 4, 64             # a slider without an end of its own ends at so many times its value, or here
 NAMED = {"style": {"description_width": "initial"}}
 
 Controls = dict[str, Any]           # widgets by the names of the values that they set
