@@ -10,6 +10,7 @@ import pickle
 import socket
 import stat
 import sysconfig
+from collections import Counter
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -128,12 +129,14 @@ def half_of_a_build(root: Path, evil: bytes, mark: Path) -> None:
 
 
 def texts_of_a_person(root: Path, evil: bytes, mark: Path) -> None:
+    def texts(name: str) -> list[str]:
+        return [own.text for own in folder.documents(root, [root / name], [], folder.Rows(Counter()))]
     parquet.write_table(table_with(evil), root / "a.parquet")
-    assert [own.text for own in folder.documents(root, [root / "a.parquet"], [])] == ["some words of text"]
-    for name in ("b.parquet", "b.jsonl", "b.txt"):
+    assert texts("a.parquet") == ["some words of text"]
+    for name in ("b.parquet", "b.jsonl", "b.csv", "b.txt", "b.md", "b.jsonl.gz", "b.txt.zst"):
         (root / name).write_bytes(evil)
         with pytest.raises(SuiteError):
-            list(folder.documents(root, [root / name], []))
+            texts(name)
 
 
 def copies_of_the_hub(root: Path, evil: bytes, mark: Path) -> None:
@@ -448,7 +451,7 @@ def test_when_a_session_has_names_of_its_own_then_no_file_of_its_report_tells_th
             told = {(file.name, word) for file in files for word in words if word in file.read_text("utf-8")}
             assert told == set()
             page = silent(tab, written / "report")
-            assert all(visible(name) in page for name in NAMES) and "CORPUS=FOLDER" in page
+            assert all(folder.named(name) in page for name in NAMES) and "CORPUS=FOLDER" in page
             node = nbformat.read(notebook, as_version=4)
             node.cells.append(new_code_cell(LAST_CELL))
             nbformat.write(node, notebook)
