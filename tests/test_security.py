@@ -25,7 +25,7 @@ import torch
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from pyarrow import parquet
-from report_site import ALL_PATTERNS, DONE, FAILED, PROFILE, STATUS, Site
+from report_site import ALL_PATTERNS, DONE, FAILED, PROFILE, STATUS
 from small_run import RUN
 
 from data_prep import folder, hub, hub_build, tokenizer
