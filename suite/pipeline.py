@@ -63,6 +63,7 @@ class Pipeline:
         self.process: execute.NotebookProcess | None = None
         self.stopped = False
         self.page_error = ""
+        self.lacking: dict[str, str] = {}              # what a notebook lacks whose runs ship: it may show less, or none
         self.on_page: dict[str, NotebookStatus] = {}   # the status that the page shows
 
     def fresh(self, name: str) -> bool:
@@ -105,8 +106,9 @@ class Pipeline:
     def shipped(self, plan: Planned) -> tuple[Job, ...]:
         """What is shown of a notebook whose runs ship; a note says where some are missing."""
         jobs = tuple(evidence.there(self.profile.name, self.profile.corpus.folder, plan.jobs))
-        if lacking := len(plan.jobs) - len(jobs):
-            self.shown.note(f"{plan.notebook}: {lacking} of {len(plan.jobs)} runs are not in evidence/ (make evidence)")
+        if missing := len(plan.jobs) - len(jobs):
+            self.lacking[plan.notebook] = f"{missing} of {len(plan.jobs)} runs are not in evidence/ yet (make evidence)"
+            self.shown.note(f"{plan.notebook}: {self.lacking[plan.notebook]}")
         return jobs
 
     def train(self, plans: Sequence[Planned]) -> None:
@@ -205,7 +207,10 @@ class Pipeline:
         self.process = execute.NotebookProcess(paths.NOTEBOOKS / f"{name}.ipynb", output, plan.parameters.model_dump())
         ended = self.process.wait()
         self.process = None
-        if ended.error and not self.stopped:
+        if ended.error and name in self.lacking and not self.stopped:
+            self.status[name] = NotebookStatus("lacking", self.lacking[name], ended.seconds)
+            self.shown.note(f"{name}: not shown, {self.lacking[name]}; it ended with {ended.error.splitlines()[-1]}")
+        elif ended.error and not self.stopped:
             self.fail(name, ended.error, ended.seconds)
         elif not self.stopped:
             stamps.write(self.profile.name, name, self.stamps[name], seconds=ended.seconds)

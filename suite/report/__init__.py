@@ -12,7 +12,8 @@ from suite.settings.privacy import shareable, visible
 
 @dataclass(frozen=True)
 class NotebookStatus:
-    """Where a notebook stands: waiting, running, done (executed just now), fresh (nothing had changed) or failed."""
+    """Where a notebook stands: waiting, running, done (executed just now), fresh (nothing had changed), lacking
+    (runs that ship are missing) or failed."""
     state: str
     error: str = ""                # of a failed notebook: the message, with the traceback or without
     seconds: float | None = None   # of its execution

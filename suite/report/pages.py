@@ -23,7 +23,8 @@ from suite.report.ledger import VERDICTS, effect_in_words
 
 TEMPLATES = Path(__file__).parent / "templates"
 AUDIT = paths.ROOT / "docs" / "audit.md"
-WORDS = {"waiting": "not run yet", "running": "running", "done": "done", "fresh": "done", "failed": "failed"}
+WORDS = {"waiting": "not run yet", "running": "running", "done": "done", "fresh": "done", "failed": "failed",
+         "lacking": "runs missing"}
 PRIORITY = ("text/html", "text/markdown", "image/svg+xml", "text/latex", "image/png", "image/jpeg", "text/plain")
 LIVE = ("application/vnd.jupyter.widget-view+json", "application/javascript")   # their text only says what they are
 NOT_FOR_THE_PAGE = ("progress", "caption_line")      # metadata that suite.settings.progress and suite.notebook set
