@@ -4,6 +4,7 @@ runs. `test_report_ledger` has the claims on it."""
 import dataclasses
 import os
 import re
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -310,7 +311,7 @@ def test_when_writing_fails_then_the_last_page_stays_and_nothing_else(site, monk
     with pytest.raises(SuiteError, match="No such file"):
         site.build(claims=[])
     assert site.index.read_bytes() == before
-    assert not [path for path in site.index.parent.iterdir() if path.suffix not in (".html", ".json")]
+    assert not [path for path in site.index.parent.iterdir() if path.suffix not in (".html", ".json", ".zip")]
 
 
 def test_when_the_page_is_built_again_then_only_the_time_differs_and_columns_are_documented_beside_it(site, page):
@@ -318,6 +319,9 @@ def test_when_the_page_is_built_again_then_only_the_time_differs_and_columns_are
     assert re.sub(r"<time.*?</time>", "", again) == re.sub(r"<time.*?</time>", "", str(page))
     readme = (paths.results(PROFILE) / "README.md").read_text("utf-8")
     assert all(f"| `{name}` | {meaning} |" in readme for name, meaning in COLUMNS.items())
+    with zipfile.ZipFile(site.index.parent / "tables.zip") as tables_of_all:
+        assert tables_of_all.read("README.md").decode() == readme
+        assert pd.read_csv(tables_of_all.open(f"{DONE}.csv"), dtype={"run": str}).equals(site.table)
 
 
 def test_when_what_the_page_is_made_from_is_broken_then_the_error_names_it(site):

@@ -1,5 +1,7 @@
 """The report: HTML pages of a profile that need nothing else, written anew whenever a notebook is done."""
 
+import io
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +22,8 @@ class NotebookStatus:
 
 
 def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") -> Path:
-    """Write the pages and ledger.json to outputs/<profile>/report, and README.md beside the tables; returns index.html.
+    """Write the pages, ledger.json and tables.zip to outputs/<profile>/report, and README.md beside the tables; returns
+    index.html.
 
     status: every notebook of the suite by name, in the order of the page. Only what belongs to a notebook that is done
     or fresh counts as a result, and every claim of the ledger is judged from it; of a failed one the partial output is
@@ -42,7 +45,17 @@ def build(profile: str, status: Mapping[str, NotebookStatus], corpus: str = "") 
     readme = pages.environment().get_template("results.md.j2").render(facts=found, columns=COLUMNS)
     write_atomically(paths.results(profile) / "README.md", readme.encode())
     ledger.write(profile, judgements)
+    write_atomically(paths.report(profile) / "tables.zip", zipped(paths.results(profile)))
     for name, content in reversed(site.items()):
         path = paths.report(profile) / f"{name}.html"
         write_atomically(path, content.encode())
     return path
+
+
+def zipped(folder: Path) -> bytes:
+    """The tables and their README as a ZIP file, so that the report is whole wherever it is copied; the same twice."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in sorted([*folder.glob("*.csv"), folder / "README.md"]):
+            file.writestr(zipfile.ZipInfo(path.name), path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return content.getvalue()
