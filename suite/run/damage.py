@@ -124,7 +124,7 @@ def readable(old: sqlite3.Connection, table: str) -> Iterator[sqlite3.Row]:
                 yield row
                 at, misses = max(at, row["at"]), 0
             return
-        except sqlite3.DatabaseError:
+        except (sqlite3.DatabaseError, UnicodeDecodeError):
             at, misses = at + 1, misses + 1
 
 

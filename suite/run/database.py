@@ -314,9 +314,9 @@ def errors_of(path: Path) -> Iterator[None]:
     """What SQLite says of the file at `path` becomes a `SuiteError`: `Damaged` where the file is."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:               # the latter of SQLite's own message
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE) & 255        # without what SQLite adds to it
-        if code in DAMAGE:
+        if code in DAMAGE or isinstance(error, UnicodeDecodeError):
             raise Damaged(f"{path} is not a readable database ({error}): python -m suite runs check --profile "
                           f"{path.parent.name} saves what can be read of it") from None
         if not isinstance(error, sqlite3.OperationalError):

@@ -160,8 +160,8 @@ def read(path: Path) -> "pyarrow.Table":
         content = path.read_bytes()
         if sums().get(path.name, digest := hashlib.sha256(content).hexdigest()) != digest:
             raise OSError(f"{SUMS} has another checksum")
-        # Arrow's threads may outlive a command that ends at once, and abort it.
-        table = parquet.read_table(pyarrow.BufferReader(content), use_threads=False, pre_buffer=False)
+        # Not `read_table`: its threads may outlive a command that ends at once, and abort it.
+        table = parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
     except (OSError, pyarrow.ArrowException) as error:
         why = str(error).partition("\n")[0]
         raise SuiteError(f"{path} cannot be read ({why}): git checkout evidence brings it back; make evidence trains "

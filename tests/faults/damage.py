@@ -49,7 +49,6 @@ NAMED = "DAMAGED: .*the run '[0-9a-f]{16}' is damaged: set aside; make report ma
 ROWS = [
     Row("a changed configuration, checked", CHECK, NAMED, 1, prepare=stored(FLIP)),
     Row("a changed configuration, listed", "runs list --profile tiny", "^[0-9a-f]{16} +damaged", 0, prepare=stored(FLIP)),
-    Row("a changed configuration, planned", "plan --profile smoke", "^total", 0, prepare=stored(FLIP)),
     Row("versions that are no JSON", CHECK, NAMED, 1, prepare=stored("update runs set versions = '{' where id = 1")),
     Row("text that is not UTF-8", CHECK, NAMED, 1,
         prepare=stored("update runs set machine = cast(x'61ff' as text) where id = 1")),
