@@ -425,8 +425,8 @@ json.loads(open(f"{nb.corpus.path}/manifest.json").read()[:20])
 
 
 @pytest.mark.slow
-def test_when_a_session_has_names_of_its_own_then_no_file_of_its_report_tells_them(tmp_path, tab):
-    from faults.frame import place
+def test_when_folders_user_and_machine_have_names_then_no_file_of_a_report_tells_them(tmp_path, tab):
+    from faults.frame import place, tiny
     mine = tmp_path / "tapir texts"
     for number, name in enumerate(NAMES):
         (mine / name).mkdir(parents=True)
@@ -439,7 +439,8 @@ def test_when_a_session_has_names_of_its_own_then_no_file_of_its_report_tells_th
         "import os, platform, socket\nsocket.gethostname = platform.node = lambda: 'capybara-7'\n")
     words = {*MARKS.values(), "numbat", "tapir", "zebra", "capybara", str(tmp_path)}
     with place(tmp_path / "zebra") as here:
-        here.write({"profiles/tiny.yaml": (Path(__file__).parent / "data" / "tiny.yaml").read_text()})
+        here.write({"profiles/tiny.yaml": tiny("{windows: [4, 6]}", "{windows: [4], seeds: [42], once: [], "
+                                               "models: [fibonacci/fixed, fibonacci/linear], controls: [local]}")})
         notebook = here.root / "notebooks" / "01_window_sweep.ipynb"
         for status in (0, 1):
             said = here.run(f"notebook 01_window_sweep --profile tiny --corpus '{mine}'", env, seconds=280)

@@ -45,6 +45,4 @@ ROWS = [
     Row("a path for a notebook", "notebook ../../etc/passwd --profile tiny", "unknown notebook '../../etc/passwd'"),
     Row("a path for a profile", "plan --profile ../../etc/passwd", "unknown profile '../../etc/passwd'"),
     Row("markup and colours for a profile", "plan --profile '<b>\x1b[31m'", r"unknown profile '<b>\\x1b\[31m'"),
-    Row("code for a notebook's parameter", "execute notebooks/01_window_sweep.ipynb out/a.ipynb --parameters "
-        "'{\"seeds\": \"__import__(1)\"}'", "seeds"),
 ]
