@@ -9,6 +9,7 @@ import nbformat
 import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
+from markupsafe import escape
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from lib import paths
@@ -74,6 +75,15 @@ def test_when_text_would_run_or_load_something_then_that_is_dropped():
             shown = html.tidy(fragment, "n").html
             assert "evil" not in shown and "before" in shown and "after" in shown, hostile
             assert not re.search(r"\son\w+=|javascript|url\(", shown), hostile
+
+
+@pytest.mark.parametrize("tex", [r"\text{<script>evil()</script>}", r"\mbox{<b>a</b>}", r"\href{javascript:evil()}{x}",
+                                 r"\text{<img src='x' onerror='evil()'/>}"])
+def test_when_a_formula_holds_tags_or_a_link_then_neither_is_on_the_page(tex):
+    for fragment in (html.markdown(f"${tex}$"), f"<table><tr><td>{escape(f'${tex}$')}</td></tr></table>"):
+        shown = tidied(fragment)
+        assert not shown.find(["script", "b", "img", "a"]) and not shown.select("[href], [onerror]")
+        assert tex in (shown.select_one("code.tex") or shown.find("math")).decode(formatter=None)
 
 
 def test_when_text_only_shows_something_then_it_stays():
