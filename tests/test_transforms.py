@@ -66,13 +66,14 @@ GIVEN = {       # of a plain tensor, one that has its numbers, or other ones, in
         [x.new_zeros(1), x.flatten()])[1:].view(x.shape),
     "overlapping": lambda x: x.flatten().as_strided(x.shape, (3, 5, 2, 1)),
     "negated later": lambda x: torch.complex(x, -x).conj().imag, "in float64": lambda x: x.double(),
+    "negated in place": lambda x: torch._neg_view(-x),
     "made in inference": lambda x: torch.inference_mode()(x.clone)()}
 
 
 @every_backend
 @pytest.mark.parametrize("how", GIVEN)
 def test_when_tensors_are_given_in_another_way_then_values_and_gradients_are_the_reference_s(how, backend):
-    given = [GIVEN[how](x.requires_grad_()) for x in qkv(2, T=19)]
+    given = [GIVEN[how](x.requires_grad_()) for x in qkv(2, T=19, D=16)]        # whole rows, which are not copied
     plain = [torch.tensor(x.tolist(), dtype=x.dtype, requires_grad=x.requires_grad) for x in given]
     same(attended(Model(backend), *given), attended(Model("reference"), *plain))
 
@@ -87,9 +88,9 @@ def test_when_a_gradient_comes_in_another_way_or_for_some_tensors_only_then_it_i
             (*given, model.span)[asking].requires_grad_()
             results.append(attended(model, *given))
         same(*results)
-    plain = [x.requires_grad_() for x in qkv(2, T=19)]
+    plain = [x.requires_grad_() for x in qkv(2, T=19, D=16)]
     for how in ("negated later", "of one number", "overlapping", "from an odd place"):
-        dout = GIVEN[how](torch.randn(2, 4, 19, 8, generator=torch.Generator().manual_seed(1)))
+        dout = GIVEN[how](torch.randn(2, 4, 19, 16, generator=torch.Generator().manual_seed(1)))
         plainly = torch.tensor(dout.tolist())
         same(attended(Model(backend), *plain, dout=dout), attended(Model("reference"), *plain, dout=plainly))
 
@@ -225,11 +226,13 @@ def test_when_a_module_is_copied_pickled_checkpointed_or_in_threads_then_it_give
 @every_backend
 def test_when_plans_are_first_built_in_an_evaluation_then_they_serve_training_too(backend):
     given = [x.requires_grad_() for x in qkv(2, T=19)]
+    fixed = partial(sparse_attention, pattern=patterns.build("scaled_base", heads=4), slopes=alibi(4))
     for mode in (torch.no_grad, torch.inference_mode):
         CACHE.clear()
         with mode():
-            Model(backend)(*given)
+            Model(backend)(*given), fixed(*given, backend=backend)
         same(attended(Model(backend), *given), attended(Model("reference"), *given))
+        same(attended(partial(fixed, backend=backend), *given), attended(partial(fixed, backend="reference"), *given))
 
 
 @every_backend
