@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, dataclass_transform
 
 import numpy as np
 
-from lib.errors import SuiteError, require
+from lib.errors import require
 from lib.registry import Count, Positive, check
 
 if TYPE_CHECKING:
@@ -194,14 +194,11 @@ class Pattern:
 
         def mod(b: Any, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
             here, head = table.to(q_idx.device), h if len(table) > 1 else 0 * h
-            try:
-                if listed:
-                    return (here[head, q_idx, kv_idx // 8] >> (kv_idx % 8)) & 1 == 1
-                d = torch.where(kv_idx < length, q_idx - kv_idx, length)   # beyond the table, not from its end
-                allowed = here[head, d + length - 1] | (kv_idx < leading.to(q_idx.device)[head])
-                return allowed & (kv_idx <= q_idx) if self.causal else allowed
-            except IndexError as error:
-                raise SuiteError(f"this mask_mod is for {length} tokens; make another for this block mask") from error
+            if listed:
+                return (here[head, q_idx, kv_idx // 8] >> (kv_idx % 8)) & 1 == 1
+            d = torch.where(kv_idx < length, q_idx - kv_idx, length)    # a key beyond `length` is an IndexError
+            allowed = here[head, d + length - 1] | (kv_idx < leading.to(q_idx.device)[head])
+            return allowed & (kv_idx <= q_idx) if self.causal else allowed
         return mod
 
 
