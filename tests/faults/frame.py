@@ -1,4 +1,4 @@
-"""The frame of the fault tests: a fresh copy of the repository to break, a command in it, and what may be left behind."""
+"""The frame of the fault tests: a fresh copy of the repository to break, a command in it, and what it may leave."""
 
 import os
 import shlex
@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,11 +90,12 @@ class Place:
             return words
         return [sys.executable, *rest] if first == "python" else [sys.executable, "-m", "suite", *words]
 
-    def start(self, command: str, env: Mapping[str, str | None] = {}, **options) -> subprocess.Popen:
-        """The command, leader of a process group of its own."""
+    def start(self, command: str, env: Mapping[str, str | None] = {}, before: Sequence[str] = (),
+              **options) -> subprocess.Popen:
+        """The command, leader of a process group of its own. before: a command that executes the words behind it."""
         given = {name: value if value is None else value.replace("{root}", str(self.root))
                  for name, value in {**self.environment, **env}.items()}
-        return subprocess.Popen(self.words(command), cwd=self.root, start_new_session=True,
+        return subprocess.Popen([*before, *self.words(command)], cwd=self.root, start_new_session=True,
                                 env={name: value for name, value in given.items() if value is not None},
                                 **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
                                    "text": True, "errors": "replace"} | options)

@@ -10,7 +10,7 @@ The rows lie in the files beside this one that define `ROWS`, one a part of the 
             profile=tiny("steps: 10", "steps: '10'")),
         Row("a corpus without text", "corpus --profile tiny --corpus mine", "empty.txt is empty; remove it or fill it",
             files={"mine/docs/empty.txt": b""}),
-        Row("a command in a variable of make", "make plan PROFILE='$$(touch pwned)'", r"unknown profile '\\$\\$\\(touch"),
+        Row("a command in a variable of make", "make plan PROFILE='$$(touch pwned)'", r"unknown profile '.*touch"),
     ]
 
 The command runs in a fresh copy of the repository (`frame.Row` says which fields a row has). Asserted are the exit

@@ -1,0 +1,246 @@
+"""What a hostile day does to a run of the suite: kills, full disks, limits, missing folders. The tables stay the same.
+
+Every test runs one notebook of a very small profile: text, ten trainings, their evaluations, notebook, table and page.
+`undisturbed` is the same without any disturbance, and every test ends with a comparison of all its result cells.
+"""
+
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from frame import TRACEBACK, Place, place, tiny
+
+from tools import compare_tables
+
+pytestmark = pytest.mark.slow
+
+NAME = "01_window_sweep"
+COMMAND = f"notebook {NAME} --profile tiny"
+PROFILE = tiny("{windows: [4, 6]}", "{seeds: [42, 43], windows: [4], controls: [local], once: [], "
+                                    "models: [fibonacci/fixed, fibonacci/learned, pow2/linear]}")
+KILLS, SEED = 20, 13
+PIPED = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+
+
+@dataclass
+class Suite:
+    """A copy of the repository, the finished outputs of an undisturbed run there, and the seconds that it took."""
+    here: Place
+    finished: Path
+    seconds: float
+
+    def outputs(self, name: str, corpus: bool = True) -> dict[str, str]:
+        """The variable for new outputs `name` in the copy; `corpus`: they have the text already."""
+        folder = self.here.root / name
+        folder.mkdir()
+        if corpus:
+            shutil.copytree(self.finished / "data", folder / "data")
+        self.here.outputs = folder
+        return {"SUITE_OUTPUTS": str(folder)}
+
+    def equal(self) -> bool:
+        return compare_tables.main(self.finished / "tiny", self.here.outputs / "tiny") == 0
+
+    def finishes(self, env: dict[str, str | None], **options) -> None:
+        """The command comes to its end, with the tables of the undisturbed run, and leaves nothing behind."""
+        said = self.here.run(COMMAND, env, **options)
+        assert said.status == 0 and TRACEBACK not in said.stderr, said.stderr
+        assert self.equal() and self.here.remains() == []
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory) -> Iterator[Suite]:
+    with place(tmp_path_factory.mktemp("disturbed") / "place") as here:
+        here.write({"profiles/tiny.yaml": PROFILE})
+        assert here.run(COMMAND).status == 0                   # compiles the kernels
+        shutil.rmtree(here.outputs)
+        started = time.monotonic()
+        said = here.run(COMMAND)
+        assert said.status == 0, said.stderr
+        made = Suite(here, here.outputs, time.monotonic() - started)
+        assert here.remains() == [] and made.equal()
+        yield made
+
+
+def until(happened: Callable[[], object], process: subprocess.Popen, seconds: float = 60) -> None:
+    """Wait until something has happened while the process lives."""
+    end = time.monotonic() + seconds
+    while not happened():
+        assert process.poll() is None, f"the suite has ended before: {process.communicate()}"
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+def worker_of(process: subprocess.Popen) -> psutil.Process | None:
+    """A worker that trains, of a suite."""
+    for child in psutil.Process(process.pid).children():
+        if "worker" in child.cmdline():
+            return child
+    return None
+
+
+# Killed, stopped, twice at once
+
+def test_when_the_suite_is_killed_at_random_moments_then_it_ends_with_the_same_tables(suite):
+    chance, kills, lives = random.Random(SEED), 0, 0
+    while kills < KILLS:
+        env = suite.outputs(f"kills-{lives}", corpus=False)
+        lives += 1
+        while kills < KILLS:
+            process = suite.here.start(COMMAND, env, **PIPED)
+            try:
+                said, _ = process.communicate(timeout=chance.uniform(0.3, 0.8 * suite.seconds))
+                assert process.returncode == 0 and TRACEBACK not in said, said
+                break                                          # it has ended before: the next life begins anew
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                kills += 1
+                _, alive = psutil.wait_procs(suite.here.processes(), timeout=10)
+                assert alive == []
+        suite.finishes(env)
+    print(f"{kills} kills in {lives} lives")
+
+
+def test_when_two_suites_share_their_outputs_then_each_run_and_notebook_is_made_once(suite):
+    env = suite.outputs("two", corpus=False)
+    both = [suite.here.start(COMMAND, env, **PIPED) for _ in range(2)]
+    said = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert "".join(said).count(f"{NAME}: executing") == 1
+    logs = list(suite.here.outputs.glob("tiny/runs/*/log.txt"))
+    assert logs and all(log.read_text().count("--- ") == 1 for log in logs)
+    assert suite.equal() and suite.here.remains() == []
+
+
+def test_when_a_worker_is_stopped_then_the_suite_can_be_interrupted_or_killed_and_goes_on_with_it(suite):
+    env = suite.outputs("stopped")
+    for end in (signal.SIGINT, signal.SIGKILL, signal.SIGCONT):
+        process = suite.here.start(COMMAND, env, **PIPED)
+        until(lambda: list(suite.here.outputs.glob("tiny/runs/*/log.txt")) and worker_of(process), process)
+        worker = worker_of(process)
+        worker.suspend()
+        time.sleep(1)
+        assert process.poll() is None
+        if end == signal.SIGCONT:
+            worker.resume()
+        else:
+            process.send_signal(end)
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == {signal.SIGINT: 130, signal.SIGKILL: -9, signal.SIGCONT: 0}[end], said
+        assert suite.here.remains() == []
+    assert suite.equal()
+
+
+# A full disk
+
+@contextmanager
+def mounted(folder: Path, size: str) -> Iterator[None]:
+    """A small disk of its own at `folder`; where mounting is not allowed the test is skipped."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(folder: Path) -> None:
+    """Leave no byte free on the disk of `folder`."""
+    with open(folder / ".ballast", "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(2 ** 16))
+        except OSError:
+            pass
+
+
+FULL = {"data": r"\[Errno 28\]|make room|Free some", "tiny": "make room", "tiny/runs": "make room",
+        "tiny/executed": "make room", "tiny/results": "make room", "tiny/report": "make room"}
+
+
+def test_when_a_disk_is_full_then_one_line_names_file_and_remedy_and_with_room_it_goes_on(suite):
+    """Corpus, database, checkpoints, notebook, table and page have disks of their own, which are full one by one."""
+    env = suite.outputs("full", corpus=False)
+    with ExitStack() as disks:
+        for name in FULL:
+            disks.enter_context(mounted(suite.here.outputs / name, "80m" if name == "data" else "8m"))
+        for name, line in FULL.items():
+            folder = suite.here.outputs / name
+            fill(folder)
+            said = suite.here.run(COMMAND, env)
+            (folder / ".ballast").unlink()
+            assert said.status in (1, 2) and TRACEBACK not in said.stderr, said.stderr
+            assert any(str(folder) in row and re.search(line, row) for row in said.stderr.splitlines()), said.stderr
+            assert suite.here.remains() == []
+        suite.finishes(env)
+
+
+def test_when_the_disk_becomes_full_while_a_corpus_is_built_then_one_line_says_so_and_nothing_is_left(suite):
+    env = suite.outputs("filling", corpus=False)
+    with mounted(suite.here.outputs, "80m"):
+        process = suite.here.start(COMMAND, env, **PIPED)
+        until(lambda: list(suite.here.outputs.glob("data/.building-*")), process)
+        fill(suite.here.outputs)
+        said, _ = process.communicate(timeout=60)
+        (suite.here.outputs / ".ballast").unlink()
+        assert process.returncode == 2 and TRACEBACK not in said, said
+        assert re.search(r"^error: .*cannot be written.*make room", said, re.MULTILINE), said
+        assert suite.here.remains() == []
+        suite.finishes(env)
+
+
+# Limits
+
+def limited(**limits: int) -> Callable[[], None]:
+    def set_limits() -> None:
+        for name, value in limits.items():
+            resource.setrlimit(getattr(resource, name), (value, value))
+    return set_limits
+
+
+@pytest.mark.parametrize(("limits", "line"), [
+    ({"RLIMIT_FSIZE": 4096}, "cannot be written"), ({"RLIMIT_AS": 600 * 2 ** 20}, "memory"),
+    ({"RLIMIT_NOFILE": 16}, "open files")], ids=["size of files", "memory", "open files"])
+def test_when_a_limit_is_too_small_then_one_line_names_it_and_without_it_the_next_start_finishes(suite, limits, line):
+    env = suite.outputs(f"limit-{'-'.join(limits)}", corpus=False)
+    said = suite.here.run(COMMAND, env, preexec_fn=limited(**limits))
+    assert said.status in (1, 2) and TRACEBACK not in said.stderr, said.stderr
+    assert any(re.search(line, row) for row in said.stderr.splitlines()), said.stderr
+    assert suite.here.remains() == []
+    suite.finishes(env)
+
+
+# What is not there
+
+@pytest.mark.parametrize("env", [{"HOME": None, "TMPDIR": None}, {"HOME": "/proc/nowhere", "TMPDIR": "/proc/nowhere"}],
+                         ids=["no variables", "folders that are not there"])
+def test_when_home_or_the_temporary_folder_is_missing_then_the_suite_works_all_the_same(suite, env):
+    suite.finishes(suite.outputs(f"homeless-{len(set(env.values()))}-{env['HOME'] is None}") | env)
+
+
+def test_when_all_but_the_outputs_is_read_only_then_the_suite_works_all_the_same(suite):
+    env = suite.outputs("alone")
+    outputs = suite.here.outputs
+    (outputs / "tmp").mkdir()
+    script = 'mount --bind "$0" "$0" && mount -o remount,bind,ro / && ! touch "$0/../written" && exec "$@"'
+    alone = ("unshare", "--mount", "sh", "-c", script, str(outputs))       # mounts that this process alone sees
+    if subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    said = suite.here.run(COMMAND, env, before=alone)
+    assert said.status == 2 and "TMPDIR" in said.stderr and TRACEBACK not in said.stderr, said.stderr
+    suite.finishes(env | {"TMPDIR": str(outputs / "tmp")}, before=alone)
