@@ -80,15 +80,15 @@ class Place:
 
     def words(self, command: str) -> list[str]:
         """The words of a command; `make` finds an environment whose Python is this one."""
-        first, *rest = words = shlex.split(command.replace("{root}", str(self.root)))
-        if first == "make":
+        words = shlex.split(command.replace("{root}", str(self.root)))
+        if words[:1] == ["make"]:
             python = self.root / ".venv" / "bin" / "python"
             python.parent.mkdir(parents=True, exist_ok=True)
             python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
             python.chmod(0o755)
             bootstrap.stamp(self.root, "report").write_text(bootstrap.wanted(self.root.resolve()))
             return words
-        return [sys.executable, *rest] if first == "python" else [sys.executable, "-m", "suite", *words]
+        return [sys.executable, *(words[1:] if words[:1] == ["python"] else ["-m", "suite", *words])]
 
     def start(self, command: str, env: Mapping[str, str | None] = {}, before: Sequence[str] = (),
               **options) -> subprocess.Popen:
