@@ -31,6 +31,7 @@ NAME = "01_window_sweep"
 COMMAND = f"notebook {NAME} --profile tiny"
 PROFILE = tiny("{windows: [4, 6]}", "{seeds: [42, 43], windows: [4], controls: [local], once: [], "
                                     "models: [fibonacci/fixed, fibonacci/learned, pow2/linear]}")
+PROFILE = PROFILE.replace("train_tokens: 4000", "train_tokens: 20000")
 KILLS, SEED = 20, 13
 PIPED = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 
