@@ -29,7 +29,7 @@ from lib import paths
 from lib.config import fingerprint
 from lib.data import SPLITS, Corpus, load_tokenizer
 from lib.errors import SuiteError
-from lib.files import write_atomically
+from lib.files import FULL, unwritable, write_atomically
 
 BATCH = 128             # documents compared at once
 HELDOUT = 0.1           # held-out share, by bytes, of a folder that has less text than was asked for
@@ -139,12 +139,15 @@ def _build_alone(config: CorpusConfig, files: Files, path: Path, say: Say) -> Co
             cleaning.callback(shutil.rmtree, work, ignore_errors=True)
         _require_space(config, len(config.domains) or max(len(files), 4), work)
         work.mkdir(exist_ok=True)
-        if config.hub:
-            _build_from_hub(config, work, say)
-        else:
-            _build(config, files, work, say)
-        shutil.rmtree(path, ignore_errors=True)         # a damaged one
-        os.replace(work, path)
+        try:
+            if config.hub:
+                _build_from_hub(config, work, say)
+            else:
+                _build(config, files, work, say)
+            shutil.rmtree(path, ignore_errors=True)     # a damaged one
+            os.replace(work, path)
+        except OSError as error:                        # numpy and Python say that the disk is full, not which file is
+            raise unwritable(path, error) if error.errno in FULL else error from None
         return whole(path)
 
 

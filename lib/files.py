@@ -7,6 +7,14 @@ from pathlib import Path
 
 from lib.errors import SuiteError
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)       # disk, share of it, limit of a file's size
+
+
+def unwritable(path: Path, error: OSError) -> SuiteError:
+    """What a person reads where `path` cannot be written: why, and the remedy."""
+    remedy = "make room on its disk" if error.errno in FULL else "is the folder writable?"
+    return SuiteError(f"{path} cannot be written ({error.strerror or error}): {remedy}; what was there is kept")
+
 
 def write_atomically(path: Path, content: bytes | memoryview, *, durable: bool = False) -> None:
     """Write beside `path`, then rename: a reader finds the old file or the new one, whole.
@@ -28,10 +36,7 @@ def write_atomically(path: Path, content: bytes | memoryview, *, durable: bool =
         partial.unlink(missing_ok=True)
         if not isinstance(error, OSError):
             raise
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = f"make room for {len(content) / 2 ** 20:.1f} MiB" if full else "is the folder writable?"
-        raise SuiteError(f"{path} cannot be written ({error.strerror or error}): {remedy}; the file before it is "
-                         "kept") from error
+        raise unwritable(path, error) from error
     if durable:
         sync_folder(path.parent)
 

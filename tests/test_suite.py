@@ -36,7 +36,7 @@ from suite.settings import profiles, progress
 
 
 def test_when_a_notebook_or_a_run_fails_then_the_others_go_on_and_the_failed_are_named(house, capsys):
-    unlucky = base.Job.of(job(3).run, Evaluation.of("task", count=0))      # an evaluation that fails, of a shared run
+    unlucky = base.Job.of(job(3).run, Evaluation.of("task", count=13))     # an evaluation that fails, of a shared run
     house.notebook("01_good", job(1), job(3))
     house.notebook("02_raises", job(1), code="1 / 0")
     house.notebook("03_lacks", job(2, behaviour="raise"), unlucky)

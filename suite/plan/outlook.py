@@ -16,12 +16,13 @@ from lib.config import Evaluation, RunConfig
 from lib.data import Corpus
 from lib.errors import SuiteError, require
 from lib.text import duration
-from suite import experiments
+from suite import evals, experiments
 from suite.experiments.base import Job, Parameters, merged
 from suite.plan import gpus
 from suite.plan.cost import evaluation_flops, peak_bytes, run_flops
 from suite.plan.estimate import Estimator
 from suite.run.database import Database
+from suite.settings.parameters import located
 from suite.settings.profiles import Profile
 from suite.settings.progress import text_table
 
@@ -105,6 +106,9 @@ def planned(profile: Profile, notebook: str) -> Planned:
         jobs = sorted(own.plan(parameters, profile), reverse=True,
                       key=lambda job: job.run.train.tokens * job.run.model.matrix_weights)
     require(len(jobs) <= MOST_RUNS, f"{where}: number of runs", len(jobs), f"at most {MOST_RUNS:,}: shorten its lists")
+    with located(where):
+        for evaluation in {evaluation for job in jobs for evaluation in job.evaluations}:
+            evals.build(evaluation.name, **dict(evaluation.parameters))        # a wrong one is said before any training
     return Planned(notebook, parameters, tuple(jobs), own.alone)
 
 

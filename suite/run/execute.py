@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from lib import paths
+from lib.files import unwritable
 from suite.settings.entrance import INLINE
 from suite.settings.parameters import KERNEL, checked, declared_in
 from suite.settings.privacy import shareable
@@ -157,6 +158,9 @@ def main(notebook: Path, output: Path, parameters: str) -> int:
     # The path of a socket has 100 bytes.
     with tempfile.TemporaryDirectory(prefix="suite-", dir=home if len(home) < 60 else "/tmp") as folder:
         threading.Thread(target=end_with_parent, args=[folder], daemon=True).start()
-        error = run(notebook.resolve(), output.resolve(), json.loads(parameters), folder)
+        try:
+            error = run(notebook.resolve(), output.resolve(), json.loads(parameters), folder)
+        except OSError as failed:                                  # the output cannot be written
+            error = str(unwritable(output, failed))
     print(f"\n{ANSWER}{json.dumps(error)}")
     return 1 if error else 0

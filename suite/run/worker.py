@@ -32,6 +32,7 @@ from lib import paths
 from lib.config import Evaluation, RunConfig, freeze
 from lib.data import Corpus
 from lib.errors import SuiteError
+from lib.files import FULL, unwritable
 from suite.run.database import Database, Facts, claim, now, packed
 from suite.settings.entrance import THREADS
 from suite.settings.fingerprints import evaluation_fingerprint, run_fingerprint
@@ -205,7 +206,8 @@ class Worker:
                     with logging_to(folder / "log.txt", title):
                         outcome = self.attempt(task, run, folder)
         except OSError as error:                       # lock and log cannot be files there
-            outcome = {"event": "failed", "error": f"{folder} is no folder for a run ({error}): move it away"}
+            moved = SuiteError(f"{folder} is no folder for a run ({error}): move it away")
+            outcome = {"event": "failed", "error": str(unwritable(folder, error) if error.errno in FULL else moved)}
         self.channel.say(**outcome)
 
     def attempt(self, task: dict[str, Any], run: RunConfig, folder: Path) -> dict[str, Any]:

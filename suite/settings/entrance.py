@@ -47,6 +47,13 @@ def prepare(arguments: Sequence[str]) -> None:
         given = os.environ.get(name, "1")
         require(COUNTS.fullmatch(given) is not None, name, given, "a number from 1 to 999, or unset it")
     require_outputs(written=False)
+    if not os.access(paths.ROOT / "lib", os.W_OK):              # beside its code numba keeps its programs
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(paths.outputs() / "numba"))
+    try:
+        tempfile.gettempdir()
+    except OSError:
+        raise SuiteError(f"TMPDIR = {os.environ.get('TMPDIR')!r} is not valid: name a folder for temporary files that "
+                         "can be written, as no other one can be") from None
 
 
 def require_utf8(name: str, value: str) -> None:

@@ -59,15 +59,16 @@ class Place:
     """A copy of the repository in a folder of its own, with a home, a folder for temporary files, and its outputs."""
 
     def __init__(self, folder: Path) -> None:
-        self.root, self.home, self.temporary = (folder / name for name in ("suite", "home", "tmp"))
-        for made in (self.root, self.home, self.temporary):
+        self.root, self.home, self.temporary, cache = (folder / name for name in ("suite", "home", "tmp", "cache"))
+        for made in (self.root, self.home, self.temporary, cache):
             made.mkdir(parents=True)
         for name in COPIED:                                # times are kept, so that compiled modules stay valid
             copy = shutil.copytree if (paths.ROOT / name).is_dir() else shutil.copy2
             copy(paths.ROOT / name, self.root / name)
         self.outputs = self.root / "outputs"
         self.environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(self.home),
-                            "TMPDIR": str(self.temporary), "SUITE_OUTPUTS": str(self.outputs)}
+                            "TMPDIR": str(self.temporary), "SUITE_OUTPUTS": str(self.outputs),
+                            "TORCHINDUCTOR_CACHE_DIR": str(cache)}
 
     def write(self, files: Mapping[str, bytes | str | None]) -> None:
         for name, content in files.items():

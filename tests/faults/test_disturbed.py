@@ -1,6 +1,6 @@
 """What a hostile day does to a run of the suite: kills, full disks, limits, missing folders. The tables stay the same.
 
-Every test runs one notebook of a very small profile: text, ten trainings, their evaluations, notebook, table and page.
+Every test runs one notebook of a very small profile: text, six trainings, their evaluations, notebook, table and page.
 `undisturbed` is the same without any disturbance, and every test ends with a comparison of all its result cells.
 """
 
@@ -11,13 +11,11 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -29,10 +27,11 @@ pytestmark = pytest.mark.slow
 
 NAME = "01_window_sweep"
 COMMAND = f"notebook {NAME} --profile tiny"
-PROFILE = tiny("{windows: [4, 6]}", "{seeds: [42, 43], windows: [4], controls: [local], once: [], "
-                                    "models: [fibonacci/fixed, fibonacci/learned, pow2/linear]}")
-PROFILE = PROFILE.replace("train_tokens: 4000", "train_tokens: 20000")
-KILLS, SEED = 20, 13
+PROFILE = tiny("{windows: [4, 6]}", "{seeds: [42], windows: [4], controls: [local], once: [], "
+                                    "models: [fibonacci/fixed, fibonacci/linear, fibonacci/learned, pow2/linear]}")
+PROFILE = PROFILE.replace("train_tokens: 4000", "train_tokens: 20000").replace("layers: 2", "layers: 5")
+LIVES, KILLS, SEED = 4, 5, 13         # kills in each life
+SECONDS = 280                         # the most that one start may take, on a busy machine
 PIPED = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 
 
@@ -57,7 +56,7 @@ class Suite:
 
     def finishes(self, env: dict[str, str | None], **options) -> None:
         """The command comes to its end, with the tables of the undisturbed run, and leaves nothing behind."""
-        said = self.here.run(COMMAND, env, **options)
+        said = self.here.run(COMMAND, env, SECONDS, **options)
         assert said.status == 0 and TRACEBACK not in said.stderr, said.stderr
         assert self.equal() and self.here.remains() == []
 
@@ -66,10 +65,11 @@ class Suite:
 def suite(tmp_path_factory) -> Iterator[Suite]:
     with place(tmp_path_factory.mktemp("disturbed") / "place") as here:
         here.write({"profiles/tiny.yaml": PROFILE})
-        assert here.run(COMMAND).status == 0                   # compiles the kernels
+        first = here.run(COMMAND, seconds=SECONDS)             # compiles the kernels
+        assert first.status == 0, first.stderr
         shutil.rmtree(here.outputs)
         started = time.monotonic()
-        said = here.run(COMMAND)
+        said = here.run(COMMAND, seconds=SECONDS)
         assert said.status == 0, said.stderr
         made = Suite(here, here.outputs, time.monotonic() - started)
         assert here.remains() == [] and made.equal()
@@ -87,25 +87,22 @@ def until(happened: Callable[[], object], process: subprocess.Popen, seconds: fl
 
 def worker_of(process: subprocess.Popen) -> psutil.Process | None:
     """A worker that trains, of a suite."""
-    for child in psutil.Process(process.pid).children():
-        if "worker" in child.cmdline():
-            return child
-    return None
+    with suppress(psutil.Error):
+        return next((child for child in psutil.Process(process.pid).children() if "worker" in child.cmdline()), None)
 
 
 # Killed, stopped, twice at once
 
 def test_when_the_suite_is_killed_at_random_moments_then_it_ends_with_the_same_tables(suite):
-    chance, kills, lives = random.Random(SEED), 0, 0
-    while kills < KILLS:
-        env = suite.outputs(f"kills-{lives}", corpus=False)
-        lives += 1
+    chance = random.Random(SEED)
+    for life in range(LIVES):
+        env, kills = suite.outputs(f"kills-{life}", corpus=False), 0
         while kills < KILLS:
             process = suite.here.start(COMMAND, env, **PIPED)
             try:
-                said, _ = process.communicate(timeout=chance.uniform(0.3, 0.8 * suite.seconds))
+                said, _ = process.communicate(timeout=chance.uniform(0.3, 0.6 * suite.seconds))
                 assert process.returncode == 0 and TRACEBACK not in said, said
-                break                                          # it has ended before: the next life begins anew
+                shutil.rmtree(suite.here.outputs / "tiny")     # it has ended before: all but the text once more
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
@@ -113,17 +110,14 @@ def test_when_the_suite_is_killed_at_random_moments_then_it_ends_with_the_same_t
                 _, alive = psutil.wait_procs(suite.here.processes(), timeout=10)
                 assert alive == []
         suite.finishes(env)
-    print(f"{kills} kills in {lives} lives")
 
 
-def test_when_two_suites_share_their_outputs_then_each_run_and_notebook_is_made_once(suite):
+def test_when_two_suites_share_their_outputs_then_the_notebook_is_executed_once(suite):
     env = suite.outputs("two", corpus=False)
     both = [suite.here.start(COMMAND, env, **PIPED) for _ in range(2)]
-    said = [process.communicate(timeout=120)[0] for process in both]
+    said = [process.communicate(timeout=SECONDS)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     assert "".join(said).count(f"{NAME}: executing") == 1
-    logs = list(suite.here.outputs.glob("tiny/runs/*/log.txt"))
-    assert logs and all(log.read_text().count("--- ") == 1 for log in logs)
     assert suite.equal() and suite.here.remains() == []
 
 
@@ -140,7 +134,7 @@ def test_when_a_worker_is_stopped_then_the_suite_can_be_interrupted_or_killed_an
             worker.resume()
         else:
             process.send_signal(end)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=SECONDS)
         assert process.returncode == {signal.SIGINT: 130, signal.SIGKILL: -9, signal.SIGCONT: 0}[end], said
         assert suite.here.remains() == []
     assert suite.equal()
@@ -170,7 +164,7 @@ def fill(folder: Path) -> None:
             pass
 
 
-FULL = {"data": r"\[Errno 28\]|make room|Free some", "tiny": "make room", "tiny/runs": "make room",
+FULL = {"data": "Free some", "tiny": "make room", "tiny/runs": "make room",
         "tiny/executed": "make room", "tiny/results": "make room", "tiny/report": "make room"}
 
 
@@ -183,10 +177,11 @@ def test_when_a_disk_is_full_then_one_line_names_file_and_remedy_and_with_room_i
         for name, line in FULL.items():
             folder = suite.here.outputs / name
             fill(folder)
-            said = suite.here.run(COMMAND, env)
+            said = suite.here.run(COMMAND, env, SECONDS)
             (folder / ".ballast").unlink()
             assert said.status in (1, 2) and TRACEBACK not in said.stderr, said.stderr
-            assert any(str(folder) in row and re.search(line, row) for row in said.stderr.splitlines()), said.stderr
+            named = [row for row in said.stderr.splitlines() if f"/{name}" in row and re.search(line, row)]
+            assert named, said.stderr
             assert suite.here.remains() == []
         suite.finishes(env)
 
@@ -215,11 +210,11 @@ def limited(**limits: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(("limits", "line"), [
-    ({"RLIMIT_FSIZE": 4096}, "cannot be written"), ({"RLIMIT_AS": 600 * 2 ** 20}, "memory"),
+    ({"RLIMIT_FSIZE": 4096}, "cannot be written"), ({"RLIMIT_AS": 600 * 2 ** 20}, "memory|failed to map"),
     ({"RLIMIT_NOFILE": 16}, "open files")], ids=["size of files", "memory", "open files"])
 def test_when_a_limit_is_too_small_then_one_line_names_it_and_without_it_the_next_start_finishes(suite, limits, line):
     env = suite.outputs(f"limit-{'-'.join(limits)}", corpus=False)
-    said = suite.here.run(COMMAND, env, preexec_fn=limited(**limits))
+    said = suite.here.run(COMMAND, env, SECONDS, preexec_fn=limited(**limits))
     assert said.status in (1, 2) and TRACEBACK not in said.stderr, said.stderr
     assert any(re.search(line, row) for row in said.stderr.splitlines()), said.stderr
     assert suite.here.remains() == []
@@ -228,10 +223,9 @@ def test_when_a_limit_is_too_small_then_one_line_names_it_and_without_it_the_nex
 
 # What is not there
 
-@pytest.mark.parametrize("env", [{"HOME": None, "TMPDIR": None}, {"HOME": "/proc/nowhere", "TMPDIR": "/proc/nowhere"}],
-                         ids=["no variables", "folders that are not there"])
-def test_when_home_or_the_temporary_folder_is_missing_then_the_suite_works_all_the_same(suite, env):
-    suite.finishes(suite.outputs(f"homeless-{len(set(env.values()))}-{env['HOME'] is None}") | env)
+@pytest.mark.parametrize(("name", "folder"), [("no-variables", None), ("no-folders", "/proc/nowhere")])
+def test_when_home_and_the_temporary_folder_are_missing_then_the_suite_works_all_the_same(suite, name, folder):
+    suite.finishes(suite.outputs(name) | {"HOME": folder, "TMPDIR": folder})
 
 
 def test_when_all_but_the_outputs_is_read_only_then_the_suite_works_all_the_same(suite):
@@ -242,6 +236,6 @@ def test_when_all_but_the_outputs_is_read_only_then_the_suite_works_all_the_same
     alone = ("unshare", "--mount", "sh", "-c", script, str(outputs))       # mounts that this process alone sees
     if subprocess.run([*alone, "true"], capture_output=True).returncode:
         pytest.skip("mounting is not allowed here")
-    said = suite.here.run(COMMAND, env, before=alone)
+    said = suite.here.run(COMMAND, env, SECONDS, before=alone)
     assert said.status == 2 and "TMPDIR" in said.stderr and TRACEBACK not in said.stderr, said.stderr
     suite.finishes(env | {"TMPDIR": str(outputs / "tmp")}, before=alone)
