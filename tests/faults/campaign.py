@@ -163,7 +163,8 @@ ROWS = [
              source="windows: int = 2 + len('a')"),
     notebook("a parameter without a type", "is not a parameter: write 'name: type = value", source="windows = 3"),
     notebook("a parameter of a type that is not there", "type dict is not supported", source="windows: dict = {}"),
-    notebook("a parameter unlike its type", "windows = 'a' is a str, but its type is int", source=f"{CELL}windows: int = 'a'"),
+    notebook("a parameter unlike its type", "windows = 'a' is a str, but its type is int",
+             source=f"{CELL}windows: int = 'a'"),
     notebook("a parameters cell that is not Python", "the parameters cell is not Python", source="windows: int ="),
 
     # make
