@@ -138,8 +138,8 @@ ROWS = [
               "unknown model 'nobody'"),
     parameter("fewer tokens than a step", "windows: [4]\n", "windows: [4]\n    tokens: 5\n", "tokens = 5 is not valid"),
     parameter("a start that is not there", "starts: [one, ramp]", "starts: [two]", "two"),
-    parameter("a position that is not there", "03_extrapolation:\n", "03_extrapolation:\n    positions: [rop]\n",
-              "rop"),
+    parameter("a position that is not there", "positions: [alibi]", "positions: [rop]",
+              "unknown position 'rop'"),
     parameter("a budget below the window", "budgets: [12]", "budgets: [2]", "budget.* = 2 is not valid"),
     parameter("a word without a slash", "[8/64, 7/64]", "[8-64]", "words = '8-64' is not valid: m/k"),
     parameter("a word above one", "[8/64, 7/64]", "[9/8]", "m = 9 is not valid"),
@@ -178,7 +178,7 @@ ROWS = [
     Row("make: an option that is not there", "make plan PROFILE=tiny ARGS=--nope", "No such option: --nope"),
 
     # The environment
-    Row("text of the hub from a folder that is not there", "corpus --profile tiny", "SUITE_HUB.*nowhere",
+    Row("text of the hub from a folder that is not there", "corpus --profile tiny", "not in the cache.*SUITE_HUB",
         profile=HUB,
         env={"SUITE_HUB": "/nowhere", "HF_HUB_OFFLINE": "1"}),
     Row("a corpus folder that is a file", "corpus --profile tiny --corpus Makefile", "Makefile' is not a folder"),

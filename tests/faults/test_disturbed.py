@@ -1,6 +1,6 @@
 """What a hostile day does to a run of the suite: kills, full disks, limits, missing folders. The tables stay the same.
 
-Every test runs one notebook of a very small profile: text, six trainings, their evaluations, notebook, table and page.
+Every test runs one notebook of a very small profile: text, seven trainings, their evaluations, notebook, table and page.
 `undisturbed` is the same without any disturbance, and every test ends with a comparison of all its result cells.
 """
 
@@ -19,17 +19,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from frame import TRACEBACK, Place, place, tiny
+from frame import TRACEBACK, Place, place
 
+from lib import paths
 from tools import compare_tables
 
 pytestmark = pytest.mark.slow
 
 NAME = "01_window_sweep"
 COMMAND = f"notebook {NAME} --profile tiny"
-PROFILE = tiny("{windows: [4, 6]}", "{seeds: [42], windows: [4], controls: [local], once: [], "
-                                    "models: [fibonacci/fixed, fibonacci/linear, fibonacci/learned, pow2/linear]}")
-PROFILE = PROFILE.replace("train_tokens: 4000", "train_tokens: 20000").replace("layers: 2", "layers: 5")
+# `smoke` at a third of its text and half of its steps.
+PROFILE = (paths.PROFILES / "smoke.yaml").read_text("utf-8").replace("60000", "20000").replace("steps: 24", "steps: 12")
 LIVES, KILLS, SEED = 4, 5, 13         # kills in each life
 SECONDS = 280                         # the most that one start may take, on a busy machine
 PIPED = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -123,6 +123,7 @@ def test_when_two_suites_share_their_outputs_then_the_notebook_is_executed_once(
 
 def test_when_a_worker_is_stopped_then_the_suite_can_be_interrupted_or_killed_and_goes_on_with_it(suite):
     env = suite.outputs("stopped")
+    signal.signal(signal.SIGINT, signal.default_int_handler)       # what a shell starts behind it ignores Ctrl-C
     for end in (signal.SIGINT, signal.SIGKILL, signal.SIGCONT):
         process = suite.here.start(COMMAND, env, **PIPED)
         until(lambda: list(suite.here.outputs.glob("tiny/runs/*/log.txt")) and worker_of(process), process)
