@@ -63,7 +63,7 @@ class Pipeline:
         self.process: execute.NotebookProcess | None = None
         self.stopped = False
         self.page_error = ""
-        self.lacking: dict[str, str] = {}              # what a notebook lacks whose runs ship: it may show less, or none
+        self.lacking: dict[str, str] = {}              # what notebooks lack whose runs ship: they may show less
         self.on_page: dict[str, NotebookStatus] = {}   # the status that the page shows
 
     def fresh(self, name: str) -> bool:

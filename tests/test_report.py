@@ -384,6 +384,7 @@ def test_when_the_page_is_used_in_a_browser_then_it_is_silent_fits_filters_and_u
         tab.evaluate(f"location.hash = '#{DONE}-made'")
         tab.until(f"document.getElementById('{DONE}-made').open")
         tab.evaluate(f"document.querySelector('#\\\\3{DONE[0]} {DONE[1:]}-made a.run').click()")
-        tab.until("location.pathname.endsWith('/runs.html') && document.querySelector(location.hash + ' details')?.open === true")
+        tab.until("location.pathname.endsWith('/runs.html')"
+                  " && document.querySelector(location.hash + ' details')?.open === true")
         assert tab.complaints() == []
         assert tab.requests() and all(url.startswith(("file://", "data:")) for url in tab.requests())
