@@ -45,10 +45,6 @@ def report(profile: str) -> Path:
     return profile_outputs(profile) / "report"
 
 
-def figures(profile: str) -> Path:
-    return profile_outputs(profile) / "figures"
-
-
 def corpora() -> Path:
     """Token files; shared by the profiles, one folder a set of inputs."""
     return outputs() / "data"

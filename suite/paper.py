@@ -27,7 +27,7 @@ from suite.settings.profiles import load
 
 def export(profile: str, corpus: str, say: Callable[[str], None]) -> Path:
     """Write all to outputs/<profile>/figures and return that folder. `SuiteError` if a notebook is not done."""
-    loaded, into = load(profile, corpus), paths.figures(profile)
+    loaded, into = load(profile, corpus), paths.profile_outputs(profile) / "figures"
     for name in notebook_names():
         if not stamps.record(profile, name).is_file():
             raise SuiteError(f"{name} is not done at profile {profile}: make report PROFILE={profile} first")
