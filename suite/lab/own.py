@@ -21,10 +21,11 @@ import pandas as pd
 import torch
 
 from lib import patterns
-from lib.attention import BACKENDS, sparse_attention
+from lib.attention import BACKENDS
 from lib.errors import SuiteError, require
 from lib.patterns import Pattern, build, expand
 from lib.registry import subclasses
+from suite.bench import cases
 from suite.experiments.common import spec_of
 from suite.lab.controls import Screen
 from suite.lab.sketch import picture
@@ -102,11 +103,11 @@ def wrong(pattern: Pattern, layer: int, length: int) -> str:
 
 def answers(pattern: Pattern, backend: str, length: int = 100) -> list[torch.Tensor]:
     """Attention over random inputs in the last layer, and its gradients; `SuiteError` if the backend cannot do it."""
-    draws, layer = torch.Generator().manual_seed(0), pattern.layers - 1
-    inputs = [torch.randn(1, pattern.heads, length, 16, generator=draws).requires_grad_() for _ in range(3)]
-    learned = pattern.arguments(torch.tensor(pattern.thetas[layer]), layer) if pattern.learned else {}
-    y = sparse_attention(*inputs, pattern, layer, backend=backend, **learned)
-    return [y.detach(), *torch.autograd.grad(y.square().sum(), inputs)]
+    setting = cases.Setting(heads=pattern.heads, kv_heads=pattern.heads)
+    way = cases.by_backend(backend, pattern, setting, pattern.layers - 1, True)
+    x = cases.Tensors.random(setting, length, grad=True)
+    y = way.attend(x)
+    return [y, *torch.autograd.grad(y, [x.q, x.k, x.v, *way.learned], x.d_out)]
 
 
 def checks(examples: list[Pattern]) -> pd.DataFrame:

@@ -3,18 +3,17 @@
 import dataclasses
 import time
 import warnings
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, get_type_hints
 
 import numpy as np
-import torch
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from lib.attention import sparse_attention
 from lib.errors import one_of
 from lib.patterns import EdgeTable, Pattern, build, names, pattern_class
 from lib.patterns.base import offsets_by_head
+from suite.bench import cases
 from suite.lab.controls import Controls, Panel, Screen, choice, control, slider
 from suite.study import figures
 
@@ -61,15 +60,12 @@ def reached(pattern: Pattern, length: int, query: int, depth: int) -> np.ndarray
     return tokens
 
 
-@torch.no_grad()
 def milliseconds(pattern: Pattern, layer: int, length: int) -> tuple[float, float]:
     """Of attention forward in one layer, here and now, the better of two calls in turn: dense, and this pattern."""
-    draws, times = torch.Generator().manual_seed(0), []
-    q, k, v = (torch.randn(1, pattern.heads, length, HEAD_DIM, generator=draws) for _ in range(3))
-    learned = pattern.arguments(torch.tensor(pattern.thetas[layer]), layer) if pattern.learned else {}
+    setting, times = cases.Setting(heads=pattern.heads, kv_heads=pattern.heads, head_dim=HEAD_DIM), []
     dense = build("dense", layers=pattern.layers, heads=pattern.heads, causal=pattern.causal)
-    for call in ROUNDS * [partial(sparse_attention, q, k, v, dense, layer),
-                          partial(sparse_attention, q, k, v, pattern, layer, **learned)]:
+    ways = [cases.by_backend("auto", own, setting, layer, False) for own in (dense, pattern)]
+    for call in ROUNDS * [cases.prepared(way, setting, length, "forward") for way in ways]:
         start = time.perf_counter()
         call()
         times.append(1e3 * (time.perf_counter() - start))
