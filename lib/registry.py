@@ -13,7 +13,6 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_orig
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from lib import paths
 from lib.errors import SuiteError, one_of, require
 
 T = TypeVar("T")
@@ -26,8 +25,6 @@ class Registry(Generic[T]):
 
     def __init__(self, package: str, base: type[T], kind: str) -> None:
         self.package, self.base, self.kind = package, base, kind
-        if kind == "pattern" and (own := paths.named_by("SUITE_PATTERNS")):     # a person's own files
-            sys.modules[package].__path__.append(str(own))
 
     def classes(self) -> dict[str, type[T]]:
         for module in pkgutil.iter_modules(sys.modules[self.package].__path__):

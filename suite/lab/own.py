@@ -107,7 +107,7 @@ def answers(pattern: Pattern, backend: str, length: int = 100) -> list[torch.Ten
     way = cases.by_backend(backend, pattern, setting, pattern.layers - 1, True)
     x = cases.Tensors.random(setting, length, grad=True)
     y = way.attend(x)
-    return [y, *torch.autograd.grad(y, [x.q, x.k, x.v, *way.learned], x.d_out)]
+    return [y.detach(), *torch.autograd.grad(y, [x.q, x.k, x.v, *way.learned], x.d_out)]
 
 
 def checks(examples: list[Pattern]) -> pd.DataFrame:
@@ -126,7 +126,7 @@ def checks(examples: list[Pattern]) -> pd.DataFrame:
         for pattern in examples:
             with suppress(SuiteError):
                 pairs = zip(answers(pattern, "reference"), answers(pattern, backend), strict=True)
-                errors.append(max(float((a - b).abs().nan_to_num(torch.inf).max()) for a, b in pairs))
+                errors.append(max((a - b).abs().nan_to_num(torch.inf).max().item() for a, b in pairs))
         if errors:
             rows.append((f"backend {backend} is the reference", f"largest difference {max(errors):.1e}",
                          max(errors) <= CLOSE))

@@ -120,7 +120,7 @@ def prime_below(length: int) -> int:
 
 
 def ranked(entries: Sequence[tuple[Pattern, Job]], database: Database, length: int) -> pd.DataFrame:
-    """A row a pattern, best first: `mean` (perplexity, the geometric mean over held-out domains at the training length),
+    """A row a pattern, best first: `mean` (perplexity at the training length, geometric mean over held-out domains),
     `pairs`, `keys` a query, `tokens/s` and `settings`."""
     rows = {}
     for pattern, job in entries:

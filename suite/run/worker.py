@@ -28,7 +28,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from lib import paths
+from lib import paths, patterns
 from lib.config import Evaluation, RunConfig, freeze
 from lib.data import Corpus
 from lib.errors import SuiteError
@@ -299,6 +299,8 @@ class Notes(logging.Handler):
 
 def main(kind: Callable[[Channel], Worker] = Worker) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)       # Ctrl-C reaches the whole process group; the engine decides
+    if own := paths.named_by("SUITE_PATTERNS"):         # drafts of notebook 00
+        patterns.__path__.append(str(own))
     worker = kind(Channel())
     logging.getLogger("lib").addHandler(Notes(worker.channel))
     worker.channel.say("ready")
