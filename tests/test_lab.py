@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attention_cases import EXAMPLES
+from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 from small_run import MODEL, RECIPE
 
@@ -176,8 +177,8 @@ def lab_server(folder, tab):
         tab.until("(document.querySelector('.jp-MarkdownViewer')?.innerText ?? '').includes('00_patterns')")
         yield
     finally:
-        server.terminate()
-        server.wait(timeout=60)
+        server.kill()                                       # its kernels notice
+        server.wait()
 
 
 @pytest.mark.slow
@@ -188,12 +189,13 @@ def test_when_the_lab_is_opened_then_00_and_03_run_a_slider_changes_the_picture_
         pytest.skip("no Chromium on this machine")
     for name, given in {"03_extrapolation": load("smoke").parameters("03_extrapolation").model_dump(mode="json"),
                         "00_patterns": {"length": 256}}.items():
-        nbformat.write(parameterize_notebook(notebook(name), given), tmp_path / f"{name}.ipynb")
+        source = load_notebook_node(str(paths.NOTEBOOKS / f"{name}.ipynb"))
+        nbformat.write(parameterize_notebook(source, given), tmp_path / f"{name}.ipynb")
     shutil.copy(paths.NOTEBOOKS / "README.md", tmp_path)
     with browser.browser() as tab, lab_server(tmp_path, tab):
         for name in ("03_extrapolation", "00_patterns"):
             tab.evaluate(f"jupyterapp.commands.execute('docmanager:open', {{path: '{name}.ipynb'}}).then(() => 0)")
-            tab.until(f"{PANEL}.context.path === '{name}.ipynb'"
+            tab.until(f"{PANEL}?.context?.path === '{name}.ipynb'"
                       f" && {PANEL}.sessionContext.session?.kernel?.status === 'idle'")
             tab.evaluate("void jupyterapp.commands.execute('notebook:run-all-cells')")
             deadline, done = time.monotonic() + 240, "cell.executionCount > 0 && cell.executionState !== 'running'"
