@@ -395,7 +395,7 @@ def test_when_make_runs_it_then_torch_triton_and_numpy_are_enough_and_it_takes_l
     assert found.returncode == 0, found.stderr
     assert sum(gpu_check.LIMITS.values()) <= 460 and set(gpu_check.LIMITS) == set(gpu_check.PARTS)
     makefile = (paths.ROOT / "Makefile").read_text("utf-8")
-    assert "$(PY) -m suite.bench.gpu $(ARGS)" in makefile.partition("\ngpu-check:")[2].partition("\n\n")[0]
+    assert "$(SUITE) gpu-check $(ARGS)" in makefile.partition("\ngpu-check:")[2].partition("\n\n")[0]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -88,7 +88,7 @@ def test_when_a_published_number_stands_in_the_ledger_then_its_table_gives_it_to
 def test_when_an_entry_is_wrong_then_the_error_names_the_file_the_claim_and_the_key(change, words, tmp_path):
     entry = {**copy.deepcopy(ENTRIES[0]), "id": "fib-x"}
     change(entry)
-    (tmp_path / "l.yaml").write_text(yaml.safe_dump([ENTRIES[0], entry]))
+    (tmp_path / "l.yaml").write_text(yaml.safe_dump(ENTRIES[:1]) + yaml.safe_dump([entry]))
     with pytest.raises(SuiteError, match=f"^l.yaml(, claim (fib-x|number 2)|:).*{re.escape(words)}"):
         load(tmp_path / "l.yaml")
 

@@ -13,7 +13,7 @@ from eval_fakes import CORPUS, run_of
 from fake_jobs import job, train
 
 from lib import paths, patterns
-from lib.attention import BACKENDS, masked
+from lib.attention.call import Call
 from lib.config import DataConfig, Evaluation, ModelConfig, PatternSpec, RunConfig, TrainConfig
 from lib.errors import SuiteError
 from lib.fused import ops
@@ -98,8 +98,7 @@ def test_when_text_or_mask_are_others_at_evaluation_then_they_count_and_every_ev
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_when_activations_are_counted_then_they_are_what_torch_keeps(precision, monkeypatch):
     monkeypatch.setattr(ops, "kernels", None)                       # by the formulas that a GPU computes
-    of_a_gpu = BACKENDS["masked"]._replace(attend=masked.sdpa)      # on a CPU SDPA computes in float32
-    monkeypatch.setitem(BACKENDS, "masked", of_a_gpu)
+    monkeypatch.setattr(Call, "out_dtype", torch.float32)           # on a CPU SDPA computes bfloat16 in float32
     model, B, T = Transformer(SMALL, patterns.build("local", layers=2, heads=4, window=3), 0, "masked"), 7, 37
     tokens = torch.randint(50, (B, T), generator=torch.Generator().manual_seed(0))
     kept: dict[int, torch.UntypedStorage] = {}

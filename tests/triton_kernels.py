@@ -97,8 +97,7 @@ def test_when_a_limit_is_low_then_the_result_is_that_of_the_reference(
 @pytest.mark.slow
 @pytest.mark.parametrize("test, shape", [
     (every_backend.test_when_autocast_is_on_then_the_result_is_in_its_dtype_and_mixed_inputs_are_taken, {"T": 20}),
-    (every_backend.test_when_numbers_lie_in_another_order_then_the_result_is_the_same_and_keeps_the_order_of_q, {}),
-    (every_backend.test_when_gradients_are_differentiated_again_then_it_is_refused_not_taken_for_constant, {})])
+    (every_backend.test_when_numbers_lie_in_another_order_then_the_result_is_the_same_and_keeps_the_order_of_q, {})])
 def test_when_a_test_is_of_any_backend_then_this_one_passes_it(test, shape):
     test("gpu", **shape)
 
