@@ -439,8 +439,9 @@ def test_when_folders_user_and_machine_have_names_then_no_file_of_a_report_tells
         "import os, platform, socket\nsocket.gethostname = platform.node = lambda: 'capybara-7'\n")
     words = {*MARKS.values(), "numbat", "tapir", "zebra", "capybara", str(tmp_path)}
     with place(tmp_path / "zebra") as here:
-        here.write({"profiles/tiny.yaml": tiny("{windows: [4, 6]}", "{windows: [4], seeds: [42], once: [], "
-                                               "models: [fibonacci/fixed, fibonacci/linear], controls: [local]}")})
+        few = "{windows: [4], seeds: [42], once: [], models: [fibonacci/fixed, fibonacci/linear], controls: [local]}"
+        deep = tiny("{windows: [4, 6]}", few).replace("layers: 2", "layers: 5")       # as the notebook's pictures need
+        here.write({"profiles/tiny.yaml": deep})
         notebook = here.root / "notebooks" / "01_window_sweep.ipynb"
         for status in (0, 1):
             said = here.run(f"notebook 01_window_sweep --profile tiny --corpus '{mine}'", env, seconds=280)
