@@ -171,6 +171,7 @@ def lab_server(folder, tab):
     server = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL)
     try:
         tab.call("Emulation.setDeviceMetricsOverride", width=1280, height=1000, deviceScaleFactor=1, mobile=False)
+        tab.call("Emulation.setFocusEmulationEnabled", enabled=True)        # JupyterLab's current tab has the focus
         page = f"{address}/lab/tree/README.md"
         browser.waited(lambda: "errorText" not in tab.call("Page.navigate", url=page), "JupyterLab did not start")
         tab.events.clear()                                  # it was asked for before it was there
