@@ -104,7 +104,7 @@ def run(notebook: Path, output: Path, values: Mapping[str, Any], folder: str) ->
     from papermill.exceptions import PapermillExecutionError
     logging.getLogger("papermill").setLevel(logging.CRITICAL)      # what it would report, the answer says
     output.parent.mkdir(parents=True, exist_ok=True)
-    partial = output.with_name(f".{output.stem}.partial.ipynb")
+    partial = partial_of(output)
     partial.unlink(missing_ok=True)
     # Papermill fills its own fields into paths.
     source, target = (str(path).replace("{", "{{").replace("}", "}}") for path in (notebook, partial))
@@ -145,6 +145,11 @@ def shared(value: Any, corpus: str) -> Any:
     return [shared(own, corpus) for own in value] if isinstance(value, list) else value
 
 
+def partial_of(output: Path) -> Path:
+    """Where papermill writes, cell by cell, what becomes `output` in the end."""
+    return output.with_name(f".{output.stem}.partial.ipynb")
+
+
 def end_with_parent(folder: str) -> None:
     """Leave when standard input closes: the suite that wanted the result is gone. The kernel polls for that itself."""
     sys.stdin.read()
@@ -162,5 +167,6 @@ def main(notebook: Path, output: Path, parameters: str) -> int:
             error = run(notebook.resolve(), output.resolve(), json.loads(parameters), folder)
         except OSError as failed:                                  # the output cannot be written
             error = str(unwritable(output, failed))
+            partial_of(output).unlink(missing_ok=True)
     print(f"\n{ANSWER}{json.dumps(error)}")
     return 1 if error else 0

@@ -177,10 +177,7 @@ ROWS = [
     Row("make: a run that is not there", "make verify RUN=00ff PROFILE=tiny", "no runs yet in profile 'tiny'"),
     Row("make: an option that is not there", "make plan PROFILE=tiny ARGS=--nope", "No such option: --nope"),
 
-    # The environment
-    Row("text of the hub from a folder that is not there", "corpus --profile tiny", "not in the cache.*SUITE_HUB",
-        profile=HUB,
-        env={"SUITE_HUB": "/nowhere", "HF_HUB_OFFLINE": "1"}),
+    # Folders of text
     Row("a corpus folder that is a file", "corpus --profile tiny --corpus Makefile", "Makefile' is not a folder"),
     Row("make: a corpus folder that is not there", "make report PROFILE=tiny CORPUS=/nowhere",
         "'/nowhere' is not a folder"),

@@ -48,7 +48,8 @@ FLIP = "update runs set config = replace(config, 'copying', 'copyinf') where id 
 NAMED = "DAMAGED: .*the run '[0-9a-f]{16}' is damaged: set aside; make report makes it again"
 ROWS = [
     Row("a changed configuration, checked", CHECK, NAMED, 1, prepare=stored(FLIP)),
-    Row("a changed configuration, listed", "runs list --profile tiny", "^[0-9a-f]{16} +damaged", 0, prepare=stored(FLIP)),
+    Row("a changed configuration, listed", "runs list --profile tiny", "^[0-9a-f]{16} +damaged", 0,
+        prepare=stored(FLIP)),
     Row("versions that are no JSON", CHECK, NAMED, 1, prepare=stored("update runs set versions = '{' where id = 1")),
     Row("text that is not UTF-8", CHECK, NAMED, 1,
         prepare=stored("update runs set machine = cast(x'61ff' as text) where id = 1")),

@@ -66,6 +66,7 @@ class Place:
             copy = shutil.copytree if (paths.ROOT / name).is_dir() else shutil.copy2
             copy(paths.ROOT / name, self.root / name)
         self.outputs = self.root / "outputs"
+        self.input, self.keyboard = os.pipe()              # what waits for the end of its input goes on
         self.environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(self.home),
                             "TMPDIR": str(self.temporary), "SUITE_OUTPUTS": str(self.outputs),
                             "TORCHINDUCTOR_CACHE_DIR": str(cache)}
@@ -98,7 +99,7 @@ class Place:
                  for name, value in {**self.environment, **env}.items()}
         return subprocess.Popen([*before, *self.words(command)], cwd=self.root, start_new_session=True,
                                 env={name: value for name, value in given.items() if value is not None},
-                                **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
+                                **{"stdin": self.input, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
                                    "text": True, "errors": "replace"} | options)
 
     def run(self, command: str, env: Mapping[str, str | None] = {}, seconds: float = SECONDS,
@@ -116,7 +117,7 @@ class Place:
     def processes(self) -> list[psutil.Process]:
         """Processes that a command of this copy has started and that live: they have its folder in their variables."""
         found = []
-        for process in psutil.process_iter():
+        for process in psutil.process_iter(["cmdline"]):
             try:
                 mine = str(self.root) in process.environ().get("SUITE_OUTPUTS", "") or process.cwd() == str(self.root)
                 if mine and process.status() != psutil.STATUS_ZOMBIE:
@@ -127,8 +128,8 @@ class Place:
 
     def remains(self, seconds: float = 5.0) -> list[str]:
         """What a command has left behind: processes that do not end within `seconds`, temporary files and folders."""
-        _, alive = psutil.wait_procs(self.processes(), timeout=seconds)
-        names = [f"process {process.pid}: {' '.join(process.cmdline())}" for process in alive if process.is_running()]
+        psutil.wait_procs(self.processes(), timeout=seconds)
+        names = [f"process {process.pid}: {process.info}" for process in self.processes()]      # without the dead ones
         unfinished = [path for path in self.outputs.rglob("*") if is_unfinished(path.name)]
         return names + [str(path) for path in [*self.temporary.iterdir(), *unfinished]]
 
@@ -148,4 +149,6 @@ def place(folder: Path) -> Iterator[Place]:
     finally:
         for process in made.processes():
             process.kill()
+        for end in (made.input, made.keyboard):
+            os.close(end)
         shutil.rmtree(folder, ignore_errors=True)
