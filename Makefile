@@ -96,7 +96,7 @@ bench: $(STAMP)
 	@$(SUITE) bench $(ARGS)
 
 test: $(TESTS)
-	@$(PY) -m pytest $(if $(SLOW),-m "") $(ARGS)
+	@$(PY) -m pytest $(if $(SLOW),-m "not campaign") $(ARGS)
 
 # On a machine whose own Python has torch and triton: python3 -m suite.bench.gpu, without .venv.
 gpu-check: $(STAMP)

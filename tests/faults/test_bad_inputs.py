@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 from frame import TRACEBACK, Row, place
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.campaign]
 
 ROWS = [(path.stem, row) for path in sorted(Path(__file__).parent.glob("[!_]*.py")) if not path.stem.startswith("test_")
         for row in getattr(import_module(path.stem), "ROWS", [])]

@@ -24,7 +24,7 @@ from frame import TRACEBACK, Place, place
 from lib import paths
 from tools import compare_tables
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.campaign]
 
 NAME = "01_window_sweep"
 COMMAND = f"notebook {NAME} --profile tiny"
