@@ -214,7 +214,7 @@ def up_to_date(names: list[str], profile: str, folder: str, *where: Any, trains:
     pipeline = Pipeline(loaded, corpus, shown, hosts, trains or not shipped(profile, folder))
     page = paths.report(profile) / "index.html"
     page = page.relative_to(here) if page.is_relative_to(here) else page
-    if all(map(pipeline.fresh, names)) and (len(names) < len(pipeline.status) or pipeline.page_is_fresh()):
+    if all(map(pipeline.fresh, names)) and pipeline.page_shows(names):
         print(f"nothing to do: {', '.join(names)} up to date; {page}", *unread(pipeline.corpus), sep="\n")
         return 0
     failed = pipeline.run(names)

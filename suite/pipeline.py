@@ -239,8 +239,13 @@ class Pipeline:
         text = self.profile.corpus.folder, *self.corpus.manifest["notes"]
         return stamps.page_stamp(self.profile.name, self.stamps, *text)
 
-    def page_is_fresh(self) -> bool:
-        return stamps.whole(self.profile.name, stamps.PAGE, self.page_stamp())
+    def page_shows(self, names: Sequence[str]) -> bool:
+        """Whether the page is that of these notebooks; of some of them, whether it was written after the last one."""
+        if len(names) == len(self.status):
+            return stamps.whole(self.profile.name, stamps.PAGE, self.page_stamp())
+        page = paths.report(self.profile.name) / "index.html"           # the last of the files that are written
+        made = [stamps.record(self.profile.name, name).stat().st_mtime_ns for name in names]
+        return page.is_file() and page.stat().st_mtime_ns >= max(made)
 
     def stop(self) -> None:
         """End what is being executed; called in the end too, when nothing is."""

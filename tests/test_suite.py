@@ -121,6 +121,9 @@ def test_when_one_notebook_is_asked_for_then_only_it_and_its_runs_are_made(house
     assert house.run("notebook", "02_b") == 0
     assert events("trained") == ["trained 2"] and house.pages[-1] == {"01_a": "waiting", "02_b": "done"}
     assert house.run("notebook", "02_b") == 0 and "nothing to do" in capsys.readouterr().out
+    page = paths.report("tiny") / "index.html"
+    page.unlink()                                          # it could not be written, say, as the disk was full
+    assert house.run("notebook", "02_b") == 0 and page.is_file()
     assert house.run("notebook", "02_c") == 2 and "did you mean '02_b'" in capsys.readouterr().err
 
 
