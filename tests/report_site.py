@@ -20,7 +20,7 @@ from suite.claims import Claim, Judgement, as_json
 from suite.claims.ledger import Call, Published
 from suite.claims.measures import Measure
 from suite.experiments.base import COLUMNS
-from suite.report import NotebookStatus, build, pages
+from suite.report import NotebookStatus, build, ledger, pages
 from suite.run.database import Database, Facts
 from suite.settings import profiles
 
@@ -93,6 +93,7 @@ class Site:
         self.patch.setattr(paths, "PROFILES", self.outputs / "profiles")
         self.patch.setattr(paths, "NOTEBOOKS", self.outputs / "notebooks")
         self.patch.setattr(pages, "AUDIT", self.outputs / "audit.md")
+        self.patch.setattr(ledger, "SHIPPED", self.outputs / "none.json")
 
     def build(self, status: dict = STATUS, claims: list | None = None) -> BeautifulSoup:
         """The page that is written, with these claims in place of what would be judged."""

@@ -22,8 +22,8 @@ ORDER = (
 PACKAGES = ("lib", "data_prep", "suite")
 MOST_MODULES, MOST_COLUMNS = 14, 120
 # Most lines of Python. Since the house was built, 2,200 came for what goes wrong (surroundings, damage, names and
-# privacy), the report's pages, files for a paper and the lab, and 2,600 of their tests; `lib` stays as it is.
-BUDGETS = {"lib": 6_500, "patterns, model and training": 3_600, "all but tests": 22_700, "tests": 14_100}
+# privacy), the report's pages, files for a paper and the lab, and 2,800 of their tests; `lib` stays as it is.
+BUDGETS = {"lib": 6_500, "patterns, model and training": 3_600, "all but tests": 22_700, "tests": 14_300}
 
 
 @cache
